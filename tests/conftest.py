@@ -1,0 +1,65 @@
+"""Fixtures. Every test that imports FlashInfer does so in a child process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import children
+import pytest
+import releases
+
+
+class RunChild(Protocol):
+    """The type of the ``run_child`` fixture; see ``children.run_child`` for the arguments."""
+
+    def __call__(
+        self,
+        code: str | None,
+        *,
+        release: str | Path | None = None,
+        shim: bool = True,
+        env: Mapping[str, str | None] | None = None,
+        python: str | Path = ...,
+        args: Sequence[str | Path] = (),
+        timeout: float = 300,
+    ) -> children.Child: ...
+
+
+class CopyRelease(Protocol):
+    """The type of the ``copy_release`` fixture; see ``releases.copy`` for the arguments."""
+
+    def __call__(
+        self,
+        version: str,
+        *,
+        metadata_version: str | None = None,
+        edit: Mapping[str, Callable[[str], str]] | None = None,
+    ) -> Path: ...
+
+
+@pytest.fixture
+def run_child(tmp_path: Path) -> RunChild:
+    """Run code in a fresh interpreter: ``run_child(code, release="0.6.3").json``."""
+    return partial(children.run_child, scratch=tmp_path)
+
+
+@pytest.fixture(params=releases.RELEASES)
+def each_release(request: pytest.FixtureRequest) -> str:
+    """Each version of the table in turn: the test that asks for it runs once for every release."""
+    version: str = request.param
+    return version
+
+
+@pytest.fixture(scope="session")
+def release_path() -> Callable[[str], Path]:
+    """The directory to put on ``PYTHONPATH`` for a version."""
+    return releases.path
+
+
+@pytest.fixture
+def copy_release(tmp_path: Path) -> CopyRelease:
+    """A release of which a test changes the metadata's version or some files."""
+    return partial(releases.copy, to=tmp_path)

@@ -1,0 +1,146 @@
+"""Real FlashInfer releases for the tests: their Python files and metadata, unpacked once.
+
+``path("0.6.3")`` is a directory to put on ``PYTHONPATH``. It is fetched on first use, with pip,
+and kept in ``.cache/flashinfer`` of the checkout, or where ``FLASHINFER_SHIM_TEST_CACHE`` says:
+that may also name a directory of trees that are there already.
+
+``python tests/releases.py [VERSION...]`` fetches them beforehand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+RELEASES = (
+    "0.5.0",
+    "0.5.3",
+    "0.6.3",
+    "0.6.7.post3",
+    "0.6.9",
+    "0.6.11.post3",
+    "0.6.13",
+    "0.6.18.post1",
+    "0.7.4",
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def cache() -> Path:
+    """The directory that holds one tree for each version."""
+    override = os.environ.get("FLASHINFER_SHIM_TEST_CACHE")
+    return Path(override).resolve() if override else ROOT / ".cache" / "flashinfer"
+
+
+def path(version: str) -> Path:
+    """The tree of ``version``, fetched if it is not there; safe in several processes at once.
+
+    Raises:
+        subprocess.CalledProcessError: pip could not fetch it; its own words are on stderr.
+    """
+    tree = cache() / version
+    if not tree.is_dir():
+        cache().mkdir(parents=True, exist_ok=True)
+        with _alone(cache() / f".{version}.lock"):
+            if not tree.is_dir():
+                _fetch(version, tree)
+    return tree
+
+
+def copy(
+    version: str,
+    to: Path,
+    *,
+    metadata_version: str | None = None,
+    edit: Mapping[str, Callable[[str], str]] | None = None,
+) -> Path:
+    """A tree like ``path(version)`` below ``to``, of which a test may change some files.
+
+    Everything that is not changed is a symbolic link, so that a large release takes no time.
+
+    Args:
+        version: The release to copy.
+        to: A directory of the test's own; the tree is made inside it.
+        metadata_version: The version that the distribution's metadata give instead. What
+            ``flashinfer.__version__`` says is ``flashinfer/_build_meta.py``'s: change it by
+            ``edit``.
+        edit: For paths relative to the tree, a function from the old text to the new one.
+    """
+    source, tree = path(version), to / f"flashinfer-{version}"
+    tree.mkdir(parents=True)
+    for entry in source.iterdir():
+        (tree / entry.name).symlink_to(entry)
+    for name, change in (edit or {}).items():
+        _rewrite(tree, name, change)
+    if metadata_version is not None:
+        old = next(tree.glob("*.dist-info"))
+        line = "\nVersion: {}\n".format
+        _rewrite(
+            tree,
+            f"{old.name}/METADATA",
+            lambda text: text.replace(line(version), line(metadata_version)),
+        )
+        old.rename(tree / old.name.replace(version, metadata_version))
+    return tree
+
+
+def _rewrite(tree: Path, name: str, change: Callable[[str], str]) -> None:
+    """Replace the file ``name`` by a changed copy, and each link above it by a real directory."""
+    for parent in reversed(Path(name).parents[:-1]):
+        folder = tree / parent
+        if folder.is_symlink():
+            source = folder.resolve()
+            folder.unlink()
+            folder.mkdir()
+            for entry in source.iterdir():
+                if entry.name != "__pycache__":
+                    (folder / entry.name).symlink_to(entry)
+    file = tree / name
+    old = file.read_text()
+    new = change(old)
+    if new == old:
+        raise ValueError(f"the edit of {name} changes nothing: is the text it looks for there?")
+    file.unlink()
+    file.write_text(new)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold ``lock`` against other processes; the kernel releases it if we are killed."""
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(version: str, tree: Path) -> None:
+    """Download one wheel and leave what importing needs at ``tree``, whole or not at all."""
+    with tempfile.TemporaryDirectory(prefix=f".{version}.", dir=tree.parent) as scratch:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        pip += ["--only-binary=:all:", f"--dest={scratch}", f"flashinfer-python=={version}"]
+        subprocess.run(pip, check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        unpacked = Path(scratch, "unpacked")
+        with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as wheel:
+            wheel.extractall(unpacked, [name for name in wheel.namelist() if _wanted(name)])
+        unpacked.rename(tree)
+
+
+def _wanted(member: str) -> bool:
+    """Python files, metadata, and the tables that some releases read while they are imported."""
+    return (
+        member.endswith(".py")
+        or ".dist-info/" in member
+        or (member.endswith(".json") and not member.startswith("flashinfer/data/"))
+    )
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or RELEASES:
+        print(path(wanted), flush=True)

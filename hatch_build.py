@@ -24,8 +24,8 @@ class StartupHook(BuildHookInterface[Any]):
         if version == "editable":
             link = root / ".editable" / "shim"
             link.parent.mkdir(exist_ok=True)
-            link.unlink(missing_ok=True)
-            link.symlink_to(Path("..", "shim"), target_is_directory=True)
+            if not link.is_symlink():
+                link.symlink_to(Path("..", "shim"), target_is_directory=True)
         else:
             source = root / "sitecustomize.py"
             build_data["force_include"][str(source)] = "shim/startup/sitecustomize.py"

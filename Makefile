@@ -1,0 +1,81 @@
+# make demo    FlashInfer 0.6.3 in a virtual environment of its own: `check`, then `prove`
+# make test    the test suite, against real FlashInfer releases
+# make lint    ruff and mypy --strict
+# make wheel   build the wheel, install it into a clean virtual environment, try it
+# make clean   remove all that these made
+#
+# PYTHON names another interpreter (3.10 or newer): make demo PYTHON=python3.12
+# ARGS goes to pytest:                              make test ARGS="-k gate -x"
+
+PYTHON ?= python3
+ARGS ?=
+
+FLASHINFER = 0.6.3
+SOURCES := pyproject.toml hatch_build.py constraints.txt README.md sitecustomize.py \
+    $(shell find shim -name '*.py' -o -name py.typed)
+PIP = -m pip --disable-pip-version-check -qq
+PIN = -c constraints.txt
+
+SHELL := /bin/sh
+.PHONY: demo test lint wheel clean
+.DELETE_ON_ERROR:
+
+# --- make demo ------------------------------------------------------------------------------------
+
+# As a user would: the commands on PATH, our start-up directory in front of PYTHONPATH.
+demo: .venv-demo/.ready
+	@set -e; \
+	export PATH="$(CURDIR)/.venv-demo/bin:$$PATH" FLASHINFER_WORKSPACE_BASE="$(CURDIR)/.cache/demo"; \
+	export PYTHONPATH="$$(flashinfer-shim path)$${PYTHONPATH:+:$$PYTHONPATH}"; \
+	echo "PYTHONPATH=$$PYTHONPATH"; \
+	echo; echo "\$$ flashinfer-shim check"; flashinfer-shim check; \
+	echo; echo "\$$ flashinfer-shim prove"; flashinfer-shim prove
+
+# FlashInfer comes without its requirements, which are gigabytes of CUDA; [demo] has what its import
+# needs. Where pip finds a CPU build of torch, it takes that.
+.venv-demo/.ready: $(SOURCES) | .venv-demo
+	@echo "Installing torch, FlashInfer $(FLASHINFER) and flashinfer-shim into .venv-demo ..."
+	@.venv-demo/bin/python $(PIP) install $(PIN) ".[demo]"
+	@.venv-demo/bin/python $(PIP) install --no-deps flashinfer-python==$(FLASHINFER)
+	@touch $@
+
+# --- make test, make lint -------------------------------------------------------------------------
+
+test: .venv/.ready
+	.venv/bin/python tests/releases.py
+	.venv/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+lint: .venv/.ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+.venv/.ready: pyproject.toml hatch_build.py constraints.txt | .venv
+	@echo "Installing the tools for tests and checks into .venv ..."
+	@.venv/bin/python $(PIP) install $(PIN) -e ".[test,dev]"
+	@touch $@
+
+# --- make wheel -----------------------------------------------------------------------------------
+
+# Neither torch nor FlashInfer is in the clean environment, so `check` has to say 1: stand aside.
+wheel: .venv/.ready
+	@rm -rf dist .venv-wheel
+	.venv/bin/python -m build --no-isolation
+	@$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python $(PIP) install $(PIN) dist/*.whl
+	.venv-wheel/bin/flashinfer-shim --version
+	.venv-wheel/bin/flashinfer-shim path
+	.venv-wheel/bin/flashinfer-shim check --json > dist/check.json || test $$? -eq 1
+	.venv-wheel/bin/python -m json.tool dist/check.json > /dev/null
+
+# --------------------------------------------------------------------------------------------------
+
+.venv .venv-demo:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "Python 3.10 or newer is needed and $(PYTHON) is not: name one by PYTHON=python3.12"; \
+	    exit 1; }
+	@$(PYTHON) -m venv $@
+
+clean:
+	rm -rf .venv .venv-demo .venv-wheel .cache .editable .mypy_cache .pytest_cache .ruff_cache dist
+	find . -name __pycache__ -prune -exec rm -rf {} +

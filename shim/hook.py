@@ -1,0 +1,223 @@
+"""Patch FlashInfer while it is imported, or afterwards, and take the patches back.
+
+``engage`` is what the gate calls when FlashInfer really begins to execute: settings are read, the
+installed release is judged from its files, and the gate is told after which modules to call us.
+``activate``, ``deactivate`` and ``status`` are the public functions. One lock covers all of it; it
+is never held while a module of FlashInfer is imported, so import locks cannot deadlock with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+from . import announce, records
+from .apply import Applied, ForeignFunction, apply
+from .errors import ShimError
+from .ledger import Ledger, Record, Verdict
+from .patches import NAMES
+from .settings import Settings, read
+from .survey import Finding, survey
+
+
+class GateLike(Protocol):
+    """What we need of the gate, which may be another copy's."""
+
+    after: dict[str, Callable[[ModuleType], None]]
+
+
+class _Process:
+    """What this process has done so far."""
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+        self.ledger = Ledger()
+        #: Allowed patches by the module that they wait for; a reloaded module is patched again.
+        self.wanted: dict[str, list[Finding]] = {}
+        self.in_force: dict[str, Applied] = {}
+        #: deactivate() was called: the gate stays installed and we do nothing.
+        self.stood_down = False
+
+
+_lock = threading.RLock()
+_process = _Process()
+
+
+def engage(gate: GateLike) -> None:
+    """FlashInfer begins to execute: judge it and tell ``gate`` when to call back.
+
+    Raises:
+        ShimError: in mode ``require``, for a wrong setting or a refused patch.
+    """
+    with _lock:
+        gate.after.clear()
+        if _process.stood_down:
+            return
+        _judge()
+        gate.after.update(dict.fromkeys(_process.wanted, _executed))
+        _tell_refusals()
+
+
+def activate() -> tuple[Record, ...]:
+    """Patch FlashInfer in this process, whether it is imported already or not yet.
+
+    Names that were copied before (``from flashinfer import fp4_quantize``) are rebound in every
+    loaded module; a reference that cannot be reached (in a closure, a class, a partial) is
+    redirected when a compiler meets it. Idempotent and thread-safe.
+
+    Returns:
+        The ledger, as :func:`status` does.
+
+    Raises:
+        ShimError: in mode ``require``, for a wrong setting, a refusal or a failure.
+    """
+    from . import gate as own_gate
+    from .location import package_directory
+
+    gate = own_gate.find_gate() or own_gate.install(package_directory())
+    with _lock:
+        _process.stood_down = False
+        if "flashinfer" not in sys.modules:
+            return status()
+        if not _process.in_force:
+            engage(gate)
+        for name in _process.wanted:
+            module = sys.modules.get(name)
+            if module is not None and not _half_imported(module):
+                _patch(module, everywhere=True)
+        return status()
+
+
+def deactivate() -> None:
+    """Put the identical original objects back, in every loaded module. Idempotent, thread-safe.
+
+    Graphs that were compiled with our ops keep them; what is compiled from now on does not.
+    """
+    with _lock:
+        _process.stood_down = True
+        _process.wanted.clear()
+        if _process.in_force:
+            from . import late, replacing
+
+            for applied in _process.in_force.values():
+                late.withdraw(applied)
+                replacing.rebind(applied.replacement, applied.original)
+            _process.in_force.clear()
+        _process.ledger.replace(
+            records.all_unjudged(Verdict.DISABLED, "deactivate() was called", "call activate() to patch again")
+        )
+
+
+def status() -> tuple[Record, ...]:
+    """One record for each patch: where it stands in this process and why."""
+    return _process.ledger.records() or tuple(
+        records.all_unjudged(Verdict.PENDING, "FlashInfer has not been imported in this process")
+    )
+
+
+def _judge() -> None:
+    """Read the settings and judge what is installed: fills the ledger and the wanted patches."""
+    settings = _process.settings = read(os.environ, NAMES)
+    announce.set_level(settings.log)
+    _process.wanted.clear()
+    if settings.mode == "off":
+        _process.ledger.replace(
+            records.all_unjudged(Verdict.DISABLED, "FLASHINFER_SHIM=off", "set FLASHINFER_SHIM=auto")
+        )
+        return
+    for complaint in settings.complaints:
+        announce.warn(complaint)
+    if settings.complaints and settings.mode == "require":
+        raise ShimError("; ".join(settings.complaints))
+    package = Path(sys.modules["flashinfer"].__path__[0])
+    _, findings = survey(package, sys.path, settings.policy)
+    for finding in findings:
+        if finding.patch.name not in settings.enabled:
+            record = records.unjudged(
+                finding.patch, Verdict.DISABLED, "left out by FLASHINFER_SHIM_PATCHES"
+            )
+        else:
+            record = records.judged(finding)
+            if record.verdict is Verdict.PENDING and finding.facts is not None:
+                _process.wanted.setdefault(finding.facts.module, []).append(finding)
+        _process.ledger.enter(record)
+
+
+def _executed(module: ModuleType) -> None:
+    """A module that patches wait for has been executed: the gate's callback."""
+    with _lock:
+        if not _process.stood_down:
+            _patch(module, everywhere=False)
+
+
+def _patch(module: ModuleType, *, everywhere: bool) -> None:
+    from . import late
+
+    settings = _process.settings
+    findings = _process.wanted.get(module.__name__, [])
+    findings = [f for f in findings if not _in_force(module, f)]
+    if settings is None or not findings:
+        return
+    try:
+        done = apply(module, findings, settings, everywhere=everywhere)
+    except ForeignFunction as fault:
+        action = "import flashinfer before the library that replaces it, or accept its version"
+        _enter_all(findings, Verdict.REFUSED, str(fault), action)
+        return
+    except Exception as fault:
+        _enter_all(
+            findings,
+            Verdict.FAILED,
+            f"{type(fault).__name__}: {fault}",
+            "report it with the traceback in shim.status(); "
+            f"FLASHINFER_SHIM_PATCHES=-{findings[0].patch.name} leaves it out",
+            traceback.format_exc(),
+        )
+        return
+    for applied in done:
+        _process.in_force[applied.finding.patch.name] = applied
+        _process.ledger.enter(records.applied(applied))
+        announce.info(f"patched {applied.finding.target}: {applied.finding.judgement.reason}")
+        if everywhere:
+            late.redirect(applied)
+
+
+def _in_force(module: ModuleType, finding: Finding) -> bool:
+    applied = _process.in_force.get(finding.patch.name)
+    live = getattr(module, finding.patch.contract.function, None)
+    return applied is not None and live is applied.replacement
+
+
+def _half_imported(module: ModuleType) -> bool:
+    # Still executing, in this thread or another: its gated loader will call us.
+    return bool(getattr(module.__spec__, "_initializing", False))
+
+
+def _enter_all(
+    findings: list[Finding], verdict: Verdict, reason: str, action: str, trace: str | None = None
+) -> None:
+    """One fault stops all patches of a module. Tell once; in mode ``require`` raise."""
+    for finding in findings:
+        _process.ledger.enter(records.overruled(finding, verdict, reason, action, trace))
+    names = ", ".join(finding.patch.name for finding in findings)
+    _stand_aside(f"{names} {verdict}, FlashInfer is left as it was: {reason}; {action}")
+
+
+def _tell_refusals() -> None:
+    """One line for all patches that the same reason stops."""
+    refused = [r for r in _process.ledger.records() if r.verdict is Verdict.REFUSED]
+    for reason, action in dict.fromkeys((record.reason, record.action) for record in refused):
+        names = ", ".join(r.patch for r in refused if (r.reason, r.action) == (reason, action))
+        _stand_aside(f"FlashInfer is left as it is ({names} refused): {reason}; {action}")
+
+
+def _stand_aside(line: str) -> None:
+    if _process.settings is not None and _process.settings.mode == "require":
+        raise ShimError(f"FLASHINFER_SHIM=require: {line}")
+    announce.warn(line)

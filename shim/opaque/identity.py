@@ -1,0 +1,37 @@
+"""A replacement that looks like what it replaces."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Marks that torch leaves on functions. Copied onto a replacement, they make Dynamo look at the
+#: function underneath instead (pytorch #172732) or refuse the replacement as disabled.
+TORCH_MARKS = ("_torchdynamo_orig_callable", "_torchdynamo_disable", "_torchdynamo_disable_msg")
+
+
+def take_over(replacement: F, original: Callable[..., Any]) -> F:
+    """Give ``replacement`` the name, module, doc, signature and attributes of ``original``.
+
+    A plain function stays a plain function: it pickles by reference, can be deep-copied, and
+    ``inspect`` shows the original's signature and source.
+    """
+    functools.update_wrapper(replacement, original)
+    for mark in TORCH_MARKS:
+        vars(replacement).pop(mark, None)
+    replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return replacement
+
+
+def without_disable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under a user's own ``torch.compiler.disable``, itself if there is none."""
+    while getattr(function, "_torchdynamo_disable", False):
+        inner = getattr(function, "_torchdynamo_orig_callable", None)
+        if inner is None or inner is function:
+            break
+        function = inner
+    return function

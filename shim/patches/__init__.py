@@ -1,0 +1,87 @@
+"""The patches: what each one replaces, for which releases, and who builds the replacement.
+
+Everything here is data, read by ``check`` in a process that imports neither torch nor FlashInfer.
+The builders are named, and imported only when a module that they patch has been executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from ..contract import Contract
+from ..settings import Settings
+from . import cuda_version_contract, fp4_quantize_contract
+
+#: The releases of FlashInfer that the suite was run on, oldest first. A release whose functions
+#: did not change is one more word here and in the last row of each contract.
+RELEASES = (
+    *("0.5.0", "0.5.1", "0.5.2", "0.5.3"),
+    *("0.6.0", "0.6.1", "0.6.2", "0.6.3", "0.6.4", "0.6.5", "0.6.6"),
+    *("0.6.7", "0.6.7.post1", "0.6.7.post2", "0.6.7.post3"),
+    *("0.6.8", "0.6.8.post1", "0.6.9", "0.6.10", "0.6.10.post1"),
+    *("0.6.11", "0.6.11.post1", "0.6.11.post2", "0.6.11.post3", "0.6.12"),
+    *("0.6.13", "0.6.14", "0.6.15", "0.6.15.post1"),
+    *("0.6.16", "0.6.16.post1", "0.6.16.post2", "0.6.16.post3", "0.6.16.post4"),
+    *("0.6.17", "0.6.18", "0.6.18.post1"),
+    *("0.7.0", "0.7.0.post1", "0.7.1", "0.7.2", "0.7.2.post1", "0.7.4"),
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a builder works.
+
+    Attributes:
+        module: the FlashInfer module that has just been executed.
+        function: the function as its author wrote it (a user's compiler.disable looked through).
+        traits: of the contract's row.
+        settings: of this process.
+    """
+
+    module: ModuleType
+    function: Callable[..., Any]
+    traits: Any
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patch.
+
+    Attributes:
+        name: what the user calls it.
+        contract: what it was written for.
+        builder: module of this package whose ``build(site)`` returns the replacement.
+        cures: what breaks without it, with the upstream issue, in one sentence.
+    """
+
+    name: str
+    contract: Contract
+    builder: str
+    cures: str
+
+    def build(self, site: Site) -> Callable[..., Any]:
+        """Build the replacement. May raise; the caller leaves FlashInfer as it was then."""
+        built: Callable[..., Any] = import_module(self.builder, __package__).build(site)
+        return built
+
+
+PATCHES = (
+    Patch(
+        name="cuda_version",
+        contract=cuda_version_contract.CONTRACT,
+        builder=".cuda_version",
+        cures="get_cuda_version starts nvcc, which no compiler can trace (flashinfer #2733)",
+    ),
+    Patch(
+        name="fp4_quantize",
+        contract=fp4_quantize_contract.CONTRACT,
+        builder=".fp4_quantize",
+        cures="fp4_quantize builds and loads its kernel from Python (flashinfer #2733)",
+    ),
+)
+NAMES = tuple(patch.name for patch in PATCHES)

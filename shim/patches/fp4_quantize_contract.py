@@ -1,0 +1,68 @@
+"""When ``fp4_quantize`` is the function that we know, and how it differs between releases.
+
+It retires when upstream defines the function itself as an op: the probe ``fixed`` sees that.
+"""
+
+from __future__ import annotations
+
+from ..contract import Contract, Row
+from ..upstream import FunctionFacts
+from .fp4_traits import Fp4Traits
+
+_JIT_GETTER = "get_fp4_quantization_module"
+
+
+def _faulty(facts: FunctionFacts) -> bool:
+    return _JIT_GETTER in facts.names
+
+
+def _fixed(facts: FunctionFacts) -> bool:
+    made_an_op = any(name.endswith(("custom_op", "triton_op")) for name in facts.decorators)
+    calls_an_op = {"torch", "ops"} <= facts.names and _JIT_GETTER not in facts.names
+    return made_an_op or calls_an_op
+
+
+_SINCE_050 = (
+    "input, global_scale=None, sf_vec_size=16, sf_use_ue8m0=False, "
+    "is_sf_swizzled_layout=True, is_sf_8x4_layout=False"
+)
+_S1 = f"{_SINCE_050}, enable_pdl=None"
+_S2 = f"{_S1}, backend='cuda'"
+_S3 = f"{_SINCE_050}, is_global_scale_inversed=False, enable_pdl=None, backend='cuda'"
+_S4 = f"{_S3}, nvfp4_4over6=_UNSET"
+_S5 = _S4.replace("'cuda'", "'auto'") + ", *, batch_invariant=False"
+
+_OLD = "flashinfer.fp4_quantization"
+_NEW = "flashinfer.quantization.fp4_quantization"
+
+_T1 = Fp4Traits(padded_columns=False, linear_slack=False)
+_T2 = Fp4Traits(padded_columns=False, linear_slack=True)
+_T3 = Fp4Traits(padded_columns=True, linear_slack=True, backends=("cuda", "cute-dsl"))
+_T4 = Fp4Traits(padded_columns=True, linear_slack=False, backends=("auto", "cuda", "cute-dsl"))
+
+CONTRACT = Contract(
+    function="fp4_quantize",
+    companions=(
+        _JIT_GETTER,
+        "_compute_swizzled_layout_sf_size",
+        "_fp4_quantize_cute_dsl",
+        "_resolve_fp4_quantize_recipe",
+    ),
+    rows=(
+        Row("0.5.0", "0.5.3", _OLD, _S1, "58c8e8c0ac2a", _T1),
+        Row("0.6.0", "0.6.5", _OLD, _S1, "a12b7c272f44", _T1),
+        Row("0.6.6", "0.6.6", _OLD, _S1, "d327c5567e16", _T1),
+        Row("0.6.7", "0.6.7.post3", _NEW, _S1, "17cf7970e6ac", _T2),
+        Row("0.6.8", "0.6.10.post1", _NEW, _S2, "591de0298ccb", _T3),
+        Row("0.6.11", "0.6.11.post3", _NEW, _S3, "38c9899188fe", _T3),
+        Row("0.6.12", "0.6.12", _NEW, _S3, "6989348f085a", _T3),
+        Row("0.6.13", "0.6.15.post1", _NEW, _S3, "bd1bd5c4ae8b", _T3),
+        Row("0.6.16", "0.6.18.post1", _NEW, _S3, "555579bc2407", _T3),
+        Row("0.7.0", "0.7.0.post1", _NEW, _S3, "e2cdb9f1bacd", _T3),
+        Row("0.7.1", "0.7.2", _NEW, _S4, "6d997fcc8fab", _T3),
+        Row("0.7.2.post1", "0.7.2.post1", _NEW, _S4, "067d5ccf3c03", _T3),
+        Row("0.7.4", "0.7.4", _NEW, _S5, "1dd43a3994fd", _T4),
+    ),
+    fixed=_fixed,
+    faulty=_faulty,
+)

@@ -1,0 +1,63 @@
+"""A pretended CUDA device, for child processes of ``prove`` and of the tests. Never in a user's.
+
+A CPU build of torch can trace CUDA code: fake tensors take ``device="cuda"`` and no kernel runs.
+What it cannot do is answer what device there is. These stand-ins answer, before FlashInfer is
+imported, so that FlashInfer chooses its paths as it would on that device.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+
+import torch
+
+#: sm_120: the newest architecture that every covered release knows.
+DEFAULT_ARCH = "12.0"
+_PRETENDED_CUDA = "13.0"
+
+
+def pretend(arch: str = DEFAULT_ARCH) -> None:
+    """Stand in for one CUDA device of compute capability ``arch`` (``"12.0"``).
+
+    Sets FLASHINFER_CUDA_ARCH_LIST too, which FlashInfer reads while it is imported, and, where
+    torch is a CPU build, ``torch.version.cuda``.
+
+    Raises:
+        ValueError: ``arch`` is not of the form ``major.minor``.
+    """
+    major_text, _, minor_text = arch.partition(".")
+    try:
+        capability = (int(major_text), int(minor_text))
+    except ValueError:
+        raise ValueError(f"architecture {arch!r} is not of the form major.minor, as 12.0") from None
+    properties = types.SimpleNamespace(
+        name=f"pretended sm_{capability[0]}{capability[1]}",
+        major=capability[0],
+        minor=capability[1],
+        multi_processor_count=132,
+        total_memory=80 << 30,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=227 << 10,
+        shared_memory_per_multiprocessor=228 << 10,
+        L2_cache_size=50 << 20,
+        is_integrated=False,
+        gcnArchName="",
+    )
+    suffix = {9: "a", 10: "a"}.get(capability[0], "f" if capability[0] >= 12 else "")
+    os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", f"{arch}{suffix}")
+    stand_ins = {
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_capability": lambda device=None: capability,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_name": lambda device=None: properties.name,
+        "is_current_stream_capturing": lambda: False,
+    }
+    for name, stand_in in stand_ins.items():
+        setattr(torch.cuda, name, stand_in)
+    if torch.version.cuda is None:
+        torch.version.cuda = _PRETENDED_CUDA

@@ -1,0 +1,65 @@
+"""Ledger records from what the survey found and what was applied. ``check`` makes its own from here."""
+
+from __future__ import annotations
+
+from .apply import Applied
+from .ledger import Record, Verdict
+from .patches import PATCHES, Patch
+from .survey import Finding
+
+
+def unjudged(patch: Patch, verdict: Verdict, reason: str, action: str = "") -> Record:
+    """A record for a patch that nobody looked at FlashInfer for."""
+    target = f"{patch.contract.modules(None)[0]}:{patch.contract.function}"
+    return Record(patch.name, target, verdict, reason, action=action)
+
+
+def all_unjudged(verdict: Verdict, reason: str, action: str = "") -> list[Record]:
+    """:func:`unjudged` for every patch."""
+    return [unjudged(patch, verdict, reason, action) for patch in PATCHES]
+
+
+def judged(finding: Finding) -> Record:
+    """The contract's judgement as a record."""
+    judgement = finding.judgement
+    return Record(
+        finding.patch.name,
+        finding.target,
+        judgement.verdict,
+        judgement.reason,
+        judgement.found,
+        judgement.expected,
+        judgement.action,
+    )
+
+
+def overruled(
+    finding: Finding, verdict: Verdict, reason: str, action: str, traceback: str | None = None
+) -> Record:
+    """A patch that the contract allowed and that was not applied all the same."""
+    judgement = finding.judgement
+    return Record(
+        finding.patch.name,
+        finding.target,
+        verdict,
+        reason,
+        judgement.found,
+        judgement.expected,
+        action,
+        traceback=traceback,
+    )
+
+
+def applied(entry: Applied) -> Record:
+    """A patch in force."""
+    judgement = entry.finding.judgement
+    return Record(
+        entry.finding.patch.name,
+        entry.finding.target,
+        Verdict.APPLIED,
+        judgement.reason,
+        judgement.found,
+        judgement.expected,
+        before=repr(entry.original),
+        after=repr(entry.replacement),
+    )

@@ -1,0 +1,53 @@
+"""Put one object in the place of another, everywhere a module holds it, and back."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+
+def resolve(module: ModuleType, path: str) -> Any:
+    """The object at the dotted ``path`` below ``module``. Raises AttributeError."""
+    _, _, found = wrapt.resolve_path(module, path)
+    return found
+
+
+def put(module: ModuleType, path: str, replacement: object) -> None:
+    """Set the attribute at the dotted ``path`` below ``module``."""
+    parent, attribute, _ = wrapt.resolve_path(module, path)
+    wrapt.apply_patch(parent, attribute, replacement)
+
+
+def rebind(old: object, new: object, prefix: str = "") -> int:
+    """Replace ``old`` by ``new``, by identity, in every loaded module's namespace.
+
+    Args:
+        old: what ``from x import y`` copied around.
+        new: what to put there.
+        prefix: only in modules whose name begins with it.
+
+    Returns:
+        How many names were changed.
+    """
+    changed = 0
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(prefix):
+            continue
+        namespace = _namespace(module)
+        for attribute, value in list(namespace.items()):
+            if value is old:
+                namespace[attribute] = new
+                changed += 1
+    return changed
+
+
+def _namespace(module: object) -> dict[str, Any]:
+    """The dict of whatever stands in sys.modules, without waking a lazy module."""
+    try:
+        namespace = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return namespace if isinstance(namespace, dict) else {}

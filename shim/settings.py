@@ -1,0 +1,148 @@
+"""Settings from the environment. Values choose between behaviours; none ever names code to load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+PREFIX = "FLASHINFER_SHIM"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable: its accepted spellings, each with the value it stands for."""
+
+    name: str
+    default: str
+    spellings: Mapping[str, str]
+    help: str
+
+    @property
+    def choices(self) -> str:
+        """The documented spellings, for messages."""
+        return ", ".join(dict.fromkeys(self.spellings.values()))
+
+
+def _same(*values: str) -> dict[str, str]:
+    return {value: value for value in values}
+
+
+def _switch(on: str, off: str) -> dict[str, str]:
+    return {
+        **dict.fromkeys(("1", "true", "on", "yes"), on),
+        **dict.fromkeys(("0", "false", "off", "no"), off),
+    }
+
+
+MODE = Variable(
+    PREFIX,
+    "auto",
+    {**_same("auto", "require", "off"), **_switch("auto", "off")},
+    "auto: patch what is recognised, stand aside from the rest; require: raise at FlashInfer's "
+    "import instead of standing aside; off: do nothing",
+)
+POLICY = Variable(
+    f"{PREFIX}_POLICY",
+    "tested",
+    _same("tested", "adapt"),
+    "tested: only releases in the table; adapt: also others whose contract still fits",
+)
+CUDA_VERSION = Variable(
+    f"{PREFIX}_CUDA_VERSION",
+    "torch",
+    _same("torch", "nvcc"),
+    "what get_cuda_version answers: torch.version.cuda, or nvcc asked once while patching",
+)
+LOG = Variable(
+    f"{PREFIX}_LOG", "warn", _same("off", "warn", "info", "debug"), "how much to say on stderr"
+)
+PRELOAD = Variable(
+    f"{PREFIX}_PRELOAD",
+    "on",
+    _switch("on", "off"),
+    "load an op's kernel module when the compiler asks for its fake, on a machine with a GPU",
+)
+REFERENCE = Variable(
+    f"{PREFIX}_REFERENCE",
+    "off",
+    _switch("on", "off"),
+    "let CPU tensors through fp4_quantize by the reference kernel in plain PyTorch",
+)
+PATCHES = f"{PREFIX}_PATCHES"
+
+VARIABLES = (MODE, POLICY, CUDA_VERSION, LOG, PRELOAD, REFERENCE)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one process, as read once from its environment.
+
+    Attributes:
+        mode: ``auto``, ``require`` or ``off``.
+        policy: ``tested`` or ``adapt``.
+        cuda_version: ``torch`` or ``nvcc``.
+        log: ``off``, ``warn``, ``info`` or ``debug``.
+        preload: load kernel modules when the compiler asks for a fake.
+        reference: CPU tensors go to the reference kernel.
+        enabled: names of the patches that the user wants.
+        complaints: one sentence for each value that was not understood; its default is in force.
+    """
+
+    mode: str
+    policy: str
+    cuda_version: str
+    log: str
+    preload: bool
+    reference: bool
+    enabled: frozenset[str]
+    complaints: tuple[str, ...]
+
+
+def read(environ: Mapping[str, str], known: Iterable[str]) -> Settings:
+    """Read ``environ``; ``known`` are the names of all patches. Never raises.
+
+    A value that is not understood leaves its default in force and a complaint in the result.
+    """
+    complaints: list[str] = []
+    values = {variable.name: _value(variable, environ, complaints) for variable in VARIABLES}
+    return Settings(
+        mode=values[MODE.name],
+        policy=values[POLICY.name],
+        cuda_version=values[CUDA_VERSION.name],
+        log=values[LOG.name],
+        preload=values[PRELOAD.name] == "on",
+        reference=values[REFERENCE.name] == "on",
+        enabled=_selection(environ.get(PATCHES, ""), tuple(known), complaints),
+        complaints=tuple(complaints),
+    )
+
+
+def _value(variable: Variable, environ: Mapping[str, str], complaints: list[str]) -> str:
+    text = environ.get(variable.name, "").strip().lower()
+    if not text:
+        return variable.default
+    value = variable.spellings.get(text)
+    if value is None:
+        complaints.append(
+            f"{variable.name}={environ[variable.name]!r} is not one of {variable.choices}; "
+            f"{variable.default} is used"
+        )
+        return variable.default
+    return value
+
+
+def _selection(text: str, known: tuple[str, ...], complaints: list[str]) -> frozenset[str]:
+    """``all``, names, ``-name``; names alone select just those, ``-name`` leaves one out."""
+    words = [word.strip() for word in text.replace(",", " ").split()]
+    unknown = [word for word in words if word.lstrip("-") not in (*known, "all")]
+    if unknown:
+        complaints.append(
+            f"{PATCHES}={text!r} names {', '.join(unknown)}, which no patch is called; "
+            f"valid are all, {', '.join(known)}, each with - in front to leave it out; "
+            "the rest of the list is used"
+        )
+    valid = [word for word in words if word not in unknown]
+    wanted = {word for word in valid if not word.startswith("-")}
+    unwanted = {word.lstrip("-") for word in valid if word.startswith("-")}
+    chosen = set(known) if not wanted or "all" in wanted else wanted
+    return frozenset(chosen - (set(known) if "all" in unwanted else unwanted))

@@ -1,0 +1,49 @@
+"""Judge every patch against one installed FlashInfer, from files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .contract import Judgement, judge
+from .patches import PATCHES, RELEASES, Patch
+from .upstream import FunctionFacts, Installed, function_facts, installed
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One patch, what its function looks like here, and the contract's word on it."""
+
+    patch: Patch
+    facts: FunctionFacts | None
+    judgement: Judgement
+
+    @property
+    def target(self) -> str:
+        """``module:function``; the newest known module where the function was not found."""
+        contract = self.patch.contract
+        module = self.facts.module if self.facts else contract.modules(None)[0]
+        return f"{module}:{contract.function}"
+
+
+def survey(
+    package: Path, search_path: Sequence[str], policy: str
+) -> tuple[Installed, tuple[Finding, ...]]:
+    """Look at the FlashInfer in directory ``package``. Imports and starts nothing."""
+    here = installed(package, search_path)
+    findings = []
+    for patch in PATCHES:
+        facts = _facts(patch, here)
+        judgement = judge(patch.contract, here, facts, releases=RELEASES, policy=policy)
+        findings.append(Finding(patch, facts, judgement))
+    return here, tuple(findings)
+
+
+def _facts(patch: Patch, here: Installed) -> FunctionFacts | None:
+    contract = patch.contract
+    for module in contract.modules(here.version):
+        facts = function_facts(here.package, module, contract.function, contract.companions)
+        if facts is not None:
+            return facts
+    return None

@@ -1,0 +1,263 @@
+"""What is installed, read without importing it: FlashInfer's release and its functions' source.
+
+One reader serves the command line (before any process starts) and the hook (while FlashInfer is
+being imported), so that ``check`` and a running process cannot disagree about what they looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import tokenize
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from importlib_metadata import Distribution, DistributionFinder, MetadataPathFinder
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+#: Names under which FlashInfer was distributed.
+DISTRIBUTIONS = ("flashinfer-python", "flashinfer")
+
+#: Companions whose release has to agree with FlashInfer's.
+COMPANIONS = ("flashinfer-cubin", "flashinfer-jit-cache")
+
+_BUILD_META = re.compile(r"^__version__\s*(?::\s*str\s*)?=\s*[\"']([^\"']+)[\"']", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The FlashInfer that an import would give.
+
+    Attributes:
+        package: directory of the package.
+        distribution: name of the distribution whose metadata describes it, if any.
+        metadata_version: the version that metadata states, verbatim, if any.
+        module_version: the version that the package's own ``_build_meta`` states, if any.
+        version: the parsed version, None where ``problem`` says why it cannot be told.
+        problem: one sentence, empty if there is none.
+    """
+
+    package: Path
+    distribution: str | None
+    metadata_version: str | None
+    module_version: str | None
+    version: Version | None
+    problem: str
+
+    @property
+    def release(self) -> str | None:
+        """The public version as the table writes it (``0.6.7.post3``): no local part."""
+        return None if self.version is None else self.version.public
+
+
+def installed(package: Path, search_path: Sequence[str]) -> Installed:
+    """Describe the FlashInfer in directory ``package``.
+
+    Metadata beside the package wins; only where there is none (an editable install, a source
+    tree) does other metadata on ``search_path`` count. An empty ``dist-info`` counts as none.
+    """
+    found = _distributions([str(package.parent)]) or _distributions(search_path)
+    module_version = _module_version(package)
+    versions = {name: version for name, version in found}
+    name, metadata_version = found[0] if found else (None, None)
+    version, problem = _agree(package, versions, module_version)
+    return Installed(package, name, metadata_version, module_version, version, problem)
+
+
+def _distributions(search_path: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and versions of FlashInfer distributions on ``search_path``, in its order."""
+    found: list[tuple[str, str]] = []
+    for name in DISTRIBUTIONS:
+        version = distribution_version(name, search_path)
+        if version:
+            found.append((name, version))
+    return found
+
+
+def distribution_version(name: str, search_path: Sequence[str]) -> str | None:
+    """The version of the first distribution called ``name`` on ``search_path`` that states one."""
+    context = DistributionFinder.Context(name=name, path=list(search_path))
+    distributions: Iterable[Distribution] = MetadataPathFinder().find_distributions(context)
+    for distribution in distributions:
+        stated = distribution.metadata["Name"]
+        # An interrupted upgrade leaves a dist-info without METADATA: version None, not a release.
+        version = distribution.metadata["Version"]
+        if stated and version and canonicalize_name(stated) == canonicalize_name(name):
+            return str(version)
+    return None
+
+
+def _module_version(package: Path) -> str | None:
+    try:
+        text = (package / "_build_meta.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = _BUILD_META.search(text)
+    return match.group(1) if match else None
+
+
+def _agree(
+    package: Path, versions: dict[str, str], module_version: str | None
+) -> tuple[Version | None, str]:
+    stated = dict(versions)
+    if module_version is not None:
+        stated["flashinfer/_build_meta.py"] = module_version
+    if not stated:
+        return None, f"no metadata states the release of the FlashInfer in {package}"
+    parsed: dict[str, Version] = {}
+    for source, text in stated.items():
+        try:
+            parsed[source] = Version(text)
+        except InvalidVersion:
+            return None, f"{source} states the version {text!r}, which is not a version"
+    if len({version.public for version in parsed.values()}) > 1:
+        listed = ", ".join(f"{source} says {version}" for source, version in parsed.items())
+        return None, f"the installed FlashInfer contradicts itself: {listed}"
+    return next(iter(parsed.values())), ""
+
+
+@dataclass(frozen=True)
+class FunctionFacts:
+    """What the source says of one module-level function.
+
+    Attributes:
+        module: dotted module name.
+        name: the function's name.
+        path: file that holds it.
+        first_line, last_line: its lines, decorators included, counted from 1.
+        signature: parameters and defaults without annotations, as ``ast.unparse`` writes them.
+        decorators: dotted names of its decorators, outermost first.
+        names: every identifier and attribute name that its body mentions.
+        digest: 12 hex digits over the text of its body and of the contract's companions,
+            docstrings and decorators left out.
+    """
+
+    module: str
+    name: str
+    path: Path
+    first_line: int
+    last_line: int
+    signature: str
+    decorators: tuple[str, ...]
+    names: frozenset[str]
+    digest: str
+
+
+def function_facts(
+    package: Path, module: str, name: str, companions: Sequence[str] = ()
+) -> FunctionFacts | None:
+    """Facts on ``module.name``, None where there is no such file or no such function in it.
+
+    Args:
+        package: directory of the ``flashinfer`` package.
+        module: dotted name, ``flashinfer`` or below it.
+        name: of a function defined at the left margin of that module.
+        companions: other functions of that module whose bodies belong to the digest, since they
+            decide what the function returns.
+    """
+    path = module_path(package, module)
+    if path is None:
+        return None
+    try:
+        with tokenize.open(path) as stream:  # as the interpreter decodes it
+            text = stream.read()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+    block = _block(text, name)
+    if block is None:
+        return None
+    first, source = block
+    node = _parse(source)
+    if node is None:
+        return None
+    bodies = [_body(source, node)]
+    for companion in companions:
+        other = _block(text, companion)
+        other_node = _parse(other[1]) if other else None
+        bodies.append(_body(other[1], other_node) if other and other_node else "")
+    return FunctionFacts(
+        module=module,
+        name=name,
+        path=path,
+        first_line=first,
+        last_line=first + source.count("\n"),
+        signature=_signature(node.args),
+        decorators=tuple(_dotted(decorator) for decorator in node.decorator_list),
+        names=frozenset(_names(node.body)),
+        digest=hashlib.sha256("\0".join(bodies).encode()).hexdigest()[:12],
+    )
+
+
+def module_path(package: Path, module: str) -> Path | None:
+    """The source file of ``module`` (``flashinfer.x.y``) below ``package``, None if there is none."""
+    stem = package.joinpath(*module.split(".")[1:])
+    for candidate in (stem.with_name(stem.name + ".py"), stem / "__init__.py"):
+        if os.path.isfile(candidate):
+            return candidate
+    return None
+
+
+def _block(text: str, name: str) -> tuple[int, str] | None:
+    """First line number and text of the last ``def name`` at the left margin, decorators included.
+
+    The last one, since that is what the module's namespace ends up with. Only this block is
+    parsed: a whole quantization module is thousands of lines and FlashInfer's import waits for us.
+    """
+    lines = text.splitlines()
+    start = None
+    define = re.compile(rf"(?:async\s+)?def\s+{re.escape(name)}\s*\(")
+    for number, line in enumerate(lines):
+        if define.match(line):
+            start = number
+    if start is None:
+        return None
+    end = start + 1
+    # A line at the left margin ends it, except the closing parenthesis of the signature.
+    while end < len(lines) and (not lines[end] or lines[end][0] in " \t)#"):
+        end += 1
+    while start > 0 and lines[start - 1] and lines[start - 1][0] in "@ \t)#":
+        start -= 1
+    while end > start and not lines[end - 1].strip():
+        end -= 1
+    return start + 1, "\n".join(lines[start:end])
+
+
+def _parse(source: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return functions[-1] if functions else None
+
+
+def _body(source: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The lines of the body after its docstring: text, which no Python version writes otherwise."""
+    statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if not statements:
+        return ""
+    last = statements[-1].end_lineno
+    return "\n".join(source.splitlines()[statements[0].lineno - 1 : last])
+
+
+def _signature(arguments: ast.arguments) -> str:
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        argument.annotation = None
+    return ast.unparse(arguments)
+
+
+def _dotted(node: ast.expr) -> str:
+    return ast.unparse(node.func if isinstance(node, ast.Call) else node)
+
+
+def _names(body: Sequence[ast.stmt]) -> Iterable[str]:
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name):
+                yield node.id
+            elif isinstance(node, ast.Attribute):
+                yield node.attr

@@ -1,0 +1,50 @@
+"""The command line: one module per command, imported when it is the one that was asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from .. import __version__
+
+COMMANDS = {
+    "check": "say which patches this environment would get, and why not the others",
+    "prove": "compile FlashInfer calls without and with the shim, and compare",
+    "run": "run a command with the shim on its PYTHONPATH",
+    "path": "print the directory that belongs on PYTHONPATH",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: The arguments without the program's name; ``sys.argv[1:]`` when left out.
+
+    Returns:
+        The exit status of the command.
+
+    Raises:
+        SystemExit: With 2 for wrong usage, with 0 after ``--help`` and ``--version``.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="flashinfer-shim",
+        description="FlashInfer under torch.compile(fullgraph=True), its files left untouched.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = {
+        name: subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        for name, text in COMMANDS.items()
+    }
+    # No option ahead of the command takes a value, so the first plain word is the command.
+    chosen = next((word for word in arguments if not word.startswith("-")), "")
+    if chosen not in commands:
+        parser.parse_args(arguments)  # exits: help, the version, or what is wrong
+    module = import_module(f".{chosen}", __name__)
+    module.add_arguments(commands[chosen])
+    status: int = module.main(parser.parse_args(arguments))
+    return status

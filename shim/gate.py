@@ -1,0 +1,208 @@
+"""The gate: notices when FlashInfer really begins to execute, and only then loads the package.
+
+This file is loaded by location at the start of every Python process, before anything else of the
+package and under a name of its own. It imports ``sys`` and nothing else; even
+``from __future__ import annotations`` would be one module more than a bare interpreter has.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+ROOT = "flashinfer"
+PACKAGE = "shim"
+PRIVATE_PACKAGE = "_flashinfer_shim"
+
+
+class GatedLoader:
+    """A module's own loader, save that the gate hears of the execution of its body.
+
+    Everything but ``exec_module`` is the original's, its class as ``isinstance`` sees it and its
+    pickle included, because the spec is also handed to callers who only look.
+    """
+
+    def __init__(self, gate: "Gate", name: str, loader: "Any") -> None:
+        self.__gate = gate
+        self.__name = name
+        self.__loader = loader
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> "Any":
+        return type(self.__loader)
+
+    def __getattr__(self, attribute: str) -> "Any":
+        return getattr(self.__loader, attribute)
+
+    def __reduce_ex__(self, protocol: "Any") -> "Any":
+        return self.__loader.__reduce_ex__(protocol)
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """Execute the body of ``module``, with the gate's two calls before and after it."""
+        # First of all, so that no one who looks at the module, its own body included, finds us.
+        ours: Any = self
+        if module.__loader__ is ours:
+            module.__loader__ = self.__loader
+        if module.__spec__ is not None and module.__spec__.loader is ours:
+            module.__spec__.loader = self.__loader
+        if self.__name == ROOT:
+            self.__gate.hand_over()
+        self.__loader.exec_module(module)
+        self.__gate.executed(self.__name, module)
+
+
+class Gate:
+    """A finder at the front of ``sys.meta_path`` that finds nothing by itself.
+
+    Attributes:
+        directory: The package's directory.
+        after: Module name -> what to call with that module right after its body has executed.
+        fault: The traceback of the last error of ours that was kept from FlashInfer's import.
+    """
+
+    flashinfer_shim_gate = True  # the mark by which any copy of us, of any version, knows another
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.after: dict[str, Callable[[ModuleType], None]] = {}
+        self.fault: str | None = None
+        self._asking: set[tuple[int, str]] = set()
+
+    def find_spec(
+        self,
+        name: str,
+        path: "Sequence[str] | None" = None,
+        target: "ModuleType | None" = None,
+    ) -> "ModuleSpec | None":
+        """Return the spec that the finders behind us give, its loader gated; no side effects.
+
+        Anyone may ask at any time (``importlib.util.find_spec``) without importing afterwards.
+        """
+        if name != ROOT and name not in self.after:
+            return None
+        spec = self._ask_behind(name, path, target)
+        loader: Any = None if spec is None else spec.loader
+        # Namespace packages have no loader, legacy loaders no exec_module: both stay as they are.
+        if spec and type(loader) is not GatedLoader and hasattr(loader, "exec_module"):
+            gated: Any = GatedLoader(self, name, loader)
+            spec.loader = gated
+        return spec
+
+    def _ask_behind(
+        self, name: str, path: "Sequence[str] | None", target: "ModuleType | None"
+    ) -> "ModuleSpec | None":
+        # The finders in front of us have been asked already. One behind us may itself ask all the
+        # others, us among them; in that thread we then have nothing to say.
+        asking = (sys.modules["_thread"].get_ident(), name)
+        if asking in self._asking:
+            return None
+        self._asking.add(asking)
+        try:
+            finders = list(sys.meta_path)
+            own = next((i for i, finder in enumerate(finders) if finder is self), -1)
+            for finder in finders[own + 1 :]:
+                find_spec = getattr(finder, "find_spec", None)
+                if find_spec is not None:
+                    spec: ModuleSpec | None = find_spec(name, path, target)
+                    if spec is not None:
+                        return spec
+            return None
+        finally:
+            self._asking.discard(asking)
+
+    def hand_over(self) -> None:
+        """Load the package and let its hook fill ``after``; FlashInfer's body comes next.
+
+        Raises:
+            Exception: Only one that bears a true ``flashinfer_shim_refusal``.
+        """
+        self.fault = None
+        try:
+            package = self.load_package()
+            if package is not None:
+                from importlib import import_module
+
+                import_module(package.__name__ + ".hook").engage(self)
+        except Exception as error:
+            self._keep(error)
+
+    def executed(self, name: str, module: "ModuleType") -> None:
+        """Call what waits for ``module``, whose body has just executed.
+
+        Raises:
+            Exception: Only one that bears a true ``flashinfer_shim_refusal``.
+        """
+        callback = self.after.get(name)
+        if callback is not None:
+            try:
+                callback(module)
+            except Exception as error:
+                self._keep(error)
+
+    def load_package(self) -> "ModuleType | None":
+        """Return our package, or None if its directory is gone.
+
+        It is called ``shim`` where that name is, or would be, ours. Where another distribution or
+        folder has the name, ours is loaded by location under a private one.
+        """
+        from importlib import import_module, util
+        from os.path import isfile, join
+
+        if not isfile(join(self.directory, "hook.py")):
+            return None
+        if PACKAGE in sys.modules:
+            location = getattr(sys.modules[PACKAGE], "__file__", None)
+        else:
+            found = util.find_spec(PACKAGE)
+            location = None if found is None else found.origin
+        if self._is_ours(location):
+            return import_module(PACKAGE)
+        if PRIVATE_PACKAGE in sys.modules:
+            return sys.modules[PRIVATE_PACKAGE]
+        spec = util.spec_from_file_location(
+            PRIVATE_PACKAGE,
+            join(self.directory, "__init__.py"),
+            submodule_search_locations=[self.directory],
+        )
+        package: ModuleType = sys.modules["_frozen_importlib"]._load(spec)
+        return package
+
+    def _is_ours(self, location: "str | None") -> bool:
+        from os.path import dirname, realpath
+
+        return location is not None and realpath(dirname(location)) == realpath(self.directory)
+
+    def _keep(self, error: Exception) -> None:
+        # As text: the exception itself would keep alive every frame it passed through.
+        if getattr(error, "flashinfer_shim_refusal", False):
+            raise error
+        from traceback import format_exception
+
+        self.fault = "".join(format_exception(error))
+
+
+def find_gate() -> "Gate | None":
+    """Return the gate on ``sys.meta_path``, put there by whichever copy of us, or None."""
+    for finder in sys.meta_path:
+        # The type's attribute: a finder of someone else's may answer to any name.
+        if getattr(type(finder), "flashinfer_shim_gate", False) is True:
+            gate: Gate = finder  # type: ignore[assignment]
+            return gate
+    return None
+
+
+def install(directory: str) -> Gate:
+    """Put one gate at the front of ``sys.meta_path``, unless there is one; return it.
+
+    Args:
+        directory: The package's directory, from which FlashInfer's import will load it.
+    """
+    gate = find_gate()
+    if gate is None:
+        gate = Gate(directory)
+        sys.meta_path.insert(0, gate)
+    return gate

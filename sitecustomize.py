@@ -1,0 +1,83 @@
+"""Start-up of flashinfer-shim: Python runs this file when its directory is on PYTHONPATH.
+
+What has to stay true of it:
+
+* It parses on Python 2.7, because every interpreter that inherits PYTHONPATH reads it.
+* It prints nothing, and imports nothing that a bare interpreter has not loaded by now.
+* Our part cannot fail the interpreter. An uninstalled package is a silent no-op.
+* The next sitecustomize behind us on sys.path runs, and fails, as if we were not there.
+"""
+
+import os
+import sys
+
+_NAME = "sitecustomize"
+_GATE = "_flashinfer_shim_gate"
+
+
+def _load_by_location(name, location):
+    # type: (str, str) -> None
+    # Not `import shim.gate`: another distribution, or a folder of the user's, may be called shim.
+    external = sys.modules["_frozen_importlib_external"]
+    spec = external.spec_from_file_location(name, location)
+    sys.modules["_frozen_importlib"]._load(spec)
+
+
+def _install_gate(here):
+    # type: (str) -> None
+    packages = [os.path.join(here, "shim")]  # a checkout, or an editable install of one
+    if os.path.basename(here) == "startup":
+        packages.append(os.path.dirname(here))  # an installed wheel
+    for package in packages:
+        location = os.path.join(package, "gate.py")
+        if os.path.isfile(location):
+            if _GATE not in sys.modules:
+                _load_by_location(_GATE, location)
+            sys.modules[_GATE].install(package)
+            return
+
+
+def _entries_behind(here):
+    # type: (str) -> list[str]
+    # Only those: two files that each search the whole of sys.path would call each other for ever.
+    real = os.path.realpath(here)
+    for position, entry in enumerate(sys.path):
+        if os.path.realpath(entry) == real:
+            return sys.path[position + 1 :]
+    return []
+
+
+def _run_next(entries):
+    # type: (list[str]) -> None
+    # Files in the middle of running, kept on sys because this module may be there twice: whoever
+    # comes round to us again continues behind the last of them.
+    running = sys.__dict__.setdefault("_flashinfer_shim_running", [])
+    own = os.path.realpath(__file__)
+    for entry in entries:
+        spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(_NAME, [entry])
+        if spec is None or spec.loader is None:  # nothing, or a mere folder of that name
+            continue
+        found = os.path.realpath(spec.origin)
+        if found == own or found in running:
+            continue
+        running += [own, found]
+        try:
+            # Puts it in sys.modules in our place, so that `import sitecustomize` gives the user's.
+            sys.modules["_frozen_importlib"]._load(spec)
+        finally:
+            del running[-2:]
+        return
+
+
+_behind = []  # type: list[str]
+try:
+    _here = os.path.dirname(os.path.abspath(__file__))
+    if sys.version_info >= (3, 10) and sys.implementation.name == "cpython":
+        _install_gate(_here)
+    if sys.version_info[:2] >= (3, 5) and __name__ == _NAME:
+        _behind = _entries_behind(_here)
+except BaseException:  # a SystemExit from here would end every Python of the process tree
+    pass
+
+# Last, and outside the guard: an error of the user's file is the user's to see.
+_run_next(_behind)

@@ -74,7 +74,7 @@ wheel: .venv/.ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "Python 3.10 or newer is needed and $(PYTHON) is not: name one by PYTHON=python3.12"; \
 	    exit 1; }
-	@$(PYTHON) -m venv $@
+	@$(PYTHON) -m venv $@ || { rm -rf $@; exit 1; }
 
 clean:
 	rm -rf .venv .venv-demo .venv-wheel .cache .editable .mypy_cache .pytest_cache .ruff_cache dist

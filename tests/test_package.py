@@ -1,0 +1,265 @@
+"""What is installed, where it lands, and that installing alone changes nothing."""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from conftest import RunChild
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from releases import ROOT
+
+import shim
+
+pytestmark = pytest.mark.slow
+
+GATE = "_flashinfer_shim_gate"
+REQUIREMENTS = {"importlib-metadata", "packaging", "wrapt"}
+
+# What a process has loaded, and who finds its imports.
+SHOW = """
+import json, sys
+finders = [type(finder).__module__ + "." + type(finder).__qualname__ for finder in sys.meta_path]
+print(json.dumps([sorted(sys.modules), finders]))
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of a test's own, with nothing in it to begin with."""
+
+    directory: Path
+
+    @property
+    def python(self) -> Path:
+        return self.directory / "bin" / "python"
+
+    def pip(self, *arguments: str | Path) -> str:
+        """Run this process's pip on the environment, under the pins of the checkout."""
+        command = [sys.executable, "-m", "pip", f"--python={self.python}", *arguments]
+        return _output(command, PIP_DISABLE_PIP_VERSION_CHECK="1")
+
+    def install(self, *what: str | Path) -> None:
+        self.pip("install", "-c", ROOT / "constraints.txt", *what)
+
+    def distributions(self) -> set[str]:
+        listed = json.loads(self.pip("list", "--format=json"))
+        return {canonicalize_name(entry["name"]) for entry in listed}
+
+    def command(self, *arguments: str) -> str:
+        """Run ``flashinfer-shim`` as installed and return what it prints."""
+        return _output([self.directory / "bin" / "flashinfer-shim", *arguments])
+
+
+def _output(command: list[str | Path], **env: str) -> str:
+    done = subprocess.run(
+        list(map(str, command)),
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _build(source: Path, to: Path, kind: str) -> Path:
+    """Build ``source``'s ``wheel`` or ``sdist`` into the new directory ``to``."""
+    command = [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", f"--outdir={to}"]
+    _output([*command, source], SOURCE_DATE_EPOCH="1700000000")
+    (built,) = to.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the repository holds, so that a build leaves nothing in the real one."""
+    copy = tmp_path_factory.mktemp("package") / "checkout"
+    leave_out = (".git", ".venv*", ".cache", ".editable", "*_cache", "__pycache__", "dist")
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*leave_out))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path) -> Path:
+    return _build(checkout, checkout.parent / "wheel", "wheel")
+
+
+@pytest.fixture(scope="module")
+def sdist(checkout: Path) -> Path:
+    return _build(checkout, checkout.parent / "sdist", "sdist")
+
+
+def _new_environment(directory: Path) -> Environment:
+    venv.create(directory, with_pip=False, symlinks=True)
+    return Environment(directory)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Environment:
+    return _new_environment(tmp_path / "bare")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel in it, for tests that change nothing there."""
+    environment = _new_environment(tmp_path_factory.mktemp("installed") / "venv")
+    environment.install(wheel)
+    return environment
+
+
+def _metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.message_from_bytes(archive.read(name))
+
+
+def _requirements(wheel: Path) -> list[Requirement]:
+    return [Requirement(line) for line in _metadata(wheel).get_all("Requires-Dist", [])]
+
+
+def test_the_wheel_holds_the_package_its_start_up_file_and_metadata_alone(
+    checkout: Path, wheel: Path
+) -> None:
+    package = {
+        str(file.relative_to(checkout)) for file in (checkout / "shim").rglob("*") if file.is_file()
+    }
+    info = f"flashinfer_shim-{shim.__version__}.dist-info"
+    metadata = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+        startup = archive.read("shim/startup/sitecustomize.py")
+    assert "shim/py.typed" in package
+    assert held == (
+        package | {"shim/startup/sitecustomize.py"} | {f"{info}/{name}" for name in metadata}
+    )
+    assert startup == (checkout / "sitecustomize.py").read_bytes()
+
+
+def test_the_start_up_directory_is_no_part_of_the_checkout() -> None:
+    assert not (ROOT / "shim" / "startup").exists()
+
+
+def test_the_wheel_requires_three_distributions_without_upper_bounds(wheel: Path) -> None:
+    plain = [requirement for requirement in _requirements(wheel) if requirement.marker is None]
+    assert {requirement.name for requirement in plain} == REQUIREMENTS
+    operators = {part.operator for requirement in plain for part in requirement.specifier}
+    assert operators == {">="}
+
+
+def test_what_we_patch_is_an_extra_and_its_version_is_left_to_the_user(wheel: Path) -> None:
+    patched = [
+        requirement
+        for requirement in _requirements(wheel)
+        if requirement.name in {"flashinfer-python", "torch"}
+    ]
+    assert {requirement.name for requirement in patched} == {"flashinfer-python", "torch"}
+    for requirement in patched:
+        assert requirement.marker is not None
+        assert not requirement.marker.evaluate({"extra": ""})
+        assert str(requirement.specifier) == ""
+
+
+def test_the_version_is_told_in_one_place(wheel: Path) -> None:
+    assert _metadata(wheel)["Version"] == shim.__version__
+    places = [
+        file.relative_to(ROOT)
+        for file in [*ROOT.glob("*.toml"), *(ROOT / "shim").rglob("*.py")]
+        if re.search(rf'= "{re.escape(shim.__version__)}"', file.read_text())
+    ]
+    assert places == [Path("shim", "__init__.py")]
+
+
+def test_the_wheel_from_the_sdist_is_the_wheel_from_the_checkout(
+    sdist: Path, wheel: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path)
+    (source,) = tmp_path.iterdir()
+    assert _build(source, tmp_path / "wheel", "wheel").read_bytes() == wheel.read_bytes()
+
+
+def test_the_sdist_holds_what_the_tests_need(checkout: Path, sdist: Path) -> None:
+    needed = {"Makefile", "constraints.txt", "pyproject.toml", "hatch_build.py", "README.md"}
+    needed |= {str(file.relative_to(checkout)) for file in (checkout / "tests").rglob("*.py")}
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert needed <= held
+
+
+def test_installing_the_wheel_alone_changes_nothing_in_a_process(
+    bare: Environment, installed: Environment, run_child: RunChild
+) -> None:
+    without = run_child(SHOW, shim=False, python=bare.python)
+    with_us = run_child(SHOW, shim=False, python=installed.python)
+    assert "site" in without.json[0]
+    assert (with_us.stdout, with_us.stderr) == (without.stdout, without.stderr)
+
+
+def test_installing_the_wheel_brings_neither_torch_nor_flashinfer(installed: Environment) -> None:
+    brought = installed.distributions()
+    assert brought >= REQUIREMENTS | {"flashinfer-shim"}
+    # The latter two are what the three require.
+    assert brought <= REQUIREMENTS | {"flashinfer-shim", "typing-extensions", "zipp"}
+
+
+def test_the_path_of_a_wheel_is_its_start_up_directory_and_starts_us(
+    installed: Environment, run_child: RunChild
+) -> None:
+    startup = Path(installed.command("path").removesuffix("\n"))
+    assert startup.is_relative_to(installed.directory)
+    held = {entry.name for entry in startup.iterdir()}
+    assert held - {"__pycache__"} == {"sitecustomize.py"}
+    child = run_child(SHOW, shim=False, python=installed.python, env={"PYTHONPATH": str(startup)})
+    assert GATE in child.json[0], child
+    assert child.stderr == ""
+
+
+def test_a_process_starts_silently_after_the_wheel_was_removed(
+    bare: Environment, wheel: Path, run_child: RunChild
+) -> None:
+    before = run_child(SHOW, shim=False, python=bare.python)
+    bare.install(wheel)
+    startup = bare.command("path").removesuffix("\n")
+    bare.pip("uninstall", "--yes", "flashinfer-shim")
+    after = run_child(SHOW, shim=False, python=bare.python, env={"PYTHONPATH": startup})
+    assert "site" in before.json[0]
+    assert (after.stdout, after.stderr) == (before.stdout, before.stderr)
+
+
+def test_the_path_of_an_editable_install_is_the_checkout_and_starts_us_only_when_set(
+    bare: Environment, checkout: Path, run_child: RunChild
+) -> None:
+    bare.install("-e", checkout)
+    assert bare.command("path") == f"{checkout}\n"
+    unset = run_child(SHOW, shim=False, python=bare.python)
+    assert GATE not in unset.json[0], unset
+    is_set = run_child(SHOW, shim=False, python=bare.python, env={"PYTHONPATH": str(checkout)})
+    assert GATE in is_set.json[0], is_set
+
+
+def test_the_path_of_a_checkout_that_is_not_installed_is_the_checkout(
+    checkout: Path, run_child: RunChild
+) -> None:
+    child = run_child(
+        None, shim=False, args=["-m", "shim", "path"], env={"PYTHONPATH": str(checkout)}
+    )
+    assert (child.stdout, child.stderr) == (f"{checkout}\n", ""), child
+
+
+def test_the_command_tells_its_version(installed: Environment) -> None:
+    assert installed.command("--version") == f"flashinfer-shim {shim.__version__}\n"

@@ -1,4 +1,4 @@
-"""flashinfer-shim: FlashInfer's functions as ops that ``torch.compile(fullgraph=True)`` takes whole.
+"""FlashInfer's functions as ops that ``torch.compile(fullgraph=True)`` takes whole.
 
 The package does nothing when it is imported. It acts in a process whose ``sitecustomize`` is ours
 (``PYTHONPATH="$(flashinfer-shim path)"``) or that calls :func:`activate`.

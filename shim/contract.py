@@ -158,7 +158,7 @@ def _judge_unknown(
     policy: str,
     refuse: Callable[[str, str], Judgement],
 ) -> Judgement:
-    """A release that the table does not hold: only ``adapt`` may go on, by the newest fitting row."""
+    """A release that the table does not hold: only ``adapt`` goes on, by the newest fitting row."""
     if policy != "adapt":
         return refuse(
             f"release {installed.release} is not in the table of tested releases",

@@ -7,7 +7,7 @@ class ShimError(ImportError):
     """``FLASHINFER_SHIM=require`` and a patch was refused or failed, or a setting is wrong.
 
     Raised while FlashInfer is being imported; the message names what was found, what was expected
-    and the next action. An ``ImportError`` because to its importer FlashInfer is not usable as asked.
+    and the next action. An ``ImportError``: to its importer, FlashInfer is not usable as asked.
     """
 
     #: Tells the gate, which cannot import this class, to let the exception through.

@@ -110,7 +110,9 @@ def deactivate() -> None:
                 replacing.rebind(applied.replacement, applied.original)
             _process.in_force.clear()
         _process.ledger.replace(
-            records.all_unjudged(Verdict.DISABLED, "deactivate() was called", "call activate() to patch again")
+            records.all_unjudged(
+                Verdict.DISABLED, "deactivate() was called", "call activate() to patch again"
+            )
         )
 
 
@@ -128,7 +130,9 @@ def _judge() -> None:
     _process.wanted.clear()
     if settings.mode == "off":
         _process.ledger.replace(
-            records.all_unjudged(Verdict.DISABLED, "FLASHINFER_SHIM=off", "set FLASHINFER_SHIM=auto")
+            records.all_unjudged(
+                Verdict.DISABLED, "FLASHINFER_SHIM=off", "set FLASHINFER_SHIM=auto"
+            )
         )
         return
     for complaint in settings.complaints:

@@ -1,4 +1,4 @@
-"""Ledger records from what the survey found and what was applied. ``check`` makes its own from here."""
+"""Ledger records from what the survey found and what was applied, for the hook and ``check``."""
 
 from __future__ import annotations
 

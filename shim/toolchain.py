@@ -1,4 +1,4 @@
-"""Which CUDA toolkit FlashInfer would compile with, found by reading files: no process is started."""
+"""Which CUDA toolkit FlashInfer would compile with, from files alone: no process is started."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def installed(package: Path, search_path: Sequence[str]) -> Installed:
     """
     found = _distributions([str(package.parent)]) or _distributions(search_path)
     module_version = _module_version(package)
-    versions = {name: version for name, version in found}
+    versions = dict(found)
     name, metadata_version = found[0] if found else (None, None)
     version, problem = _agree(package, versions, module_version)
     return Installed(package, name, metadata_version, module_version, version, problem)
@@ -80,12 +80,17 @@ def _distributions(search_path: Sequence[str]) -> list[tuple[str, str]]:
 
 def distribution_version(name: str, search_path: Sequence[str]) -> str | None:
     """The version of the first distribution called ``name`` on ``search_path`` that states one."""
-    context = DistributionFinder.Context(name=name, path=list(search_path))
+    context = DistributionFinder.Context(  # type: ignore[no-untyped-call]
+        name=name, path=list(search_path)
+    )
     distributions: Iterable[Distribution] = MetadataPathFinder().find_distributions(context)
     for distribution in distributions:
-        stated = distribution.metadata["Name"]
-        # An interrupted upgrade leaves a dist-info without METADATA: version None, not a release.
-        version = distribution.metadata["Version"]
+        # An interrupted upgrade leaves a dist-info without METADATA, or with half of one. Readers
+        # of metadata differ between their releases in what they raise then; it states nothing.
+        try:
+            stated, version = distribution.metadata["Name"], distribution.metadata["Version"]
+        except Exception:
+            continue
         if stated and version and canonicalize_name(stated) == canonicalize_name(name):
             return str(version)
     return None
@@ -193,7 +198,7 @@ def function_facts(
 
 
 def module_path(package: Path, module: str) -> Path | None:
-    """The source file of ``module`` (``flashinfer.x.y``) below ``package``, None if there is none."""
+    """The source file of ``module`` (``flashinfer.x.y``) below ``package``, None if none."""
     stem = package.joinpath(*module.split(".")[1:])
     for candidate in (stem.with_name(stem.name + ".py"), stem / "__init__.py"):
         if os.path.isfile(candidate):

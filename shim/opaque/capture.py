@@ -53,7 +53,7 @@ class KernelModule:
 
     def preload(self, device: torch.device) -> None:
         """Load the module now if this machine has the device. A fault is left to the real call."""
-        if device.type != "cuda" or not torch.cuda.is_initialized():
+        if device.type != "cuda" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return
         with self._lock:
             if device in self._tried:

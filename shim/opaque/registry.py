@@ -72,7 +72,7 @@ def _define(name: str, body: Body) -> None:
             "leave one copy on the path"
         )
     if _library is None:
-        _library = torch.library.Library(NAMESPACE, "FRAGMENT")
+        _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         current = _bodies[name]
@@ -82,8 +82,8 @@ def _define(name: str, body: Body) -> None:
         current = _bodies[name]
         return current.fake(**current.schema.arguments(args, kwargs))
 
-    _library.define(f"{name}{body.schema.text}", tags=_tags())
-    _library.impl(name, run, "CompositeExplicitAutograd")
+    _library.define(f"{name}{body.schema.text}", tags=_tags())  # type: ignore[no-untyped-call]
+    _library.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
 
 

@@ -115,9 +115,9 @@ def _unwrap_optional(annotation: Any) -> tuple[Any, bool]:
         members = [a for a in typing.get_args(annotation) if a is not type(None)]
         if len(members) == 1:
             return members[0], True
-    if typing.get_origin(annotation) is typing.Literal:
-        if all(isinstance(value, str) for value in typing.get_args(annotation)):
-            return str, False
+    literal = typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
+    if literal and all(isinstance(value, str) for value in literal):
+        return str, False
     return annotation, False
 
 

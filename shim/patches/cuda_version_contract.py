@@ -24,9 +24,7 @@ def _fixed(facts: FunctionFacts) -> bool:
 CONTRACT = Contract(
     function="get_cuda_version",
     companions=("get_cuda_path",),
-    rows=(
-        Row("0.5.0", "0.7.4", "flashinfer.jit.cpp_ext", signature="", digest="51363e21d8f4"),
-    ),
+    rows=(Row("0.5.0", "0.7.4", "flashinfer.jit.cpp_ext", signature="", digest="51363e21d8f4"),),
     fixed=_fixed,
     faulty=_faulty,
 )

@@ -20,7 +20,7 @@ from ..opaque.dispatch import dispatching
 from ..opaque.schema import from_signature
 from . import Site
 from .fp4_fake import fake_fp4_quantize
-from .fp4_quantize_contract import Fp4Traits
+from .fp4_traits import Fp4Traits
 
 #: Parameters of fp4_quantize that decide nothing in plain arithmetic: how a kernel is launched.
 _LAUNCH_ONLY = ("enable_pdl", "backend")
@@ -65,7 +65,7 @@ def _carriers(site: Site, signature: inspect.Signature) -> Mapping[str, Carrier]
 
 
 def _takes_jit_module(arguments: Mapping[str, Any]) -> bool:
-    """Whether the call runs the JIT-built C++ kernel rather than CuTe DSL or batch-invariant ones."""
+    """Whether the call runs the JIT-built C++ kernel, not a CuTe DSL or batch-invariant one."""
     return arguments.get("backend", "cuda") in ("cuda", "auto") and not arguments.get(
         "batch_invariant", False
     )

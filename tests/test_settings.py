@@ -1,0 +1,84 @@
+"""Settings: each spelling, each wrong value, and that nothing here raises."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shim.settings import PATCHES, VARIABLES, read
+
+KNOWN = ("cuda_version", "fp4_quantize")
+
+
+def test_an_empty_environment_gives_the_documented_defaults() -> None:
+    settings = read({}, KNOWN)
+    assert (settings.mode, settings.policy, settings.cuda_version) == ("auto", "tested", "torch")
+    assert (settings.log, settings.preload, settings.reference) == ("warn", True, False)
+    assert settings.enabled == set(KNOWN)
+    assert settings.complaints == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("auto", "auto"),
+        ("1", "auto"),
+        ("true", "auto"),
+        ("ON", "auto"),
+        (" require ", "require"),
+        ("0", "off"),
+        ("False", "off"),
+        ("off", "off"),
+        ("", "auto"),
+    ],
+)
+def test_the_mode_has_these_spellings(text: str, mode: str) -> None:
+    settings = read({"FLASHINFER_SHIM": text}, KNOWN)
+    assert settings.mode == mode
+    assert settings.complaints == ()
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda v: v.name)
+def test_a_wrong_value_leaves_the_default_and_names_the_valid_ones(variable: object) -> None:
+    name = variable.name  # type: ignore[attr-defined]
+    settings = read({name: "sideways"}, KNOWN)
+    assert settings == read({}, KNOWN).__class__(
+        **{**vars(read({}, KNOWN)), "complaints": settings.complaints}
+    )
+    (complaint,) = settings.complaints
+    assert f"{name}='sideways'" in complaint
+    assert variable.choices in complaint  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "enabled"),
+    [
+        ("all", {"cuda_version", "fp4_quantize"}),
+        ("fp4_quantize", {"fp4_quantize"}),
+        ("-fp4_quantize", {"cuda_version"}),
+        ("all,-cuda_version", {"fp4_quantize"}),
+        ("cuda_version fp4_quantize", {"cuda_version", "fp4_quantize"}),
+        ("-all", set()),
+        ("fp4_quantize -fp4_quantize", set()),
+    ],
+)
+def test_patches_are_chosen_by_name_and_left_out_with_a_dash(text: str, enabled: set[str]) -> None:
+    settings = read({PATCHES: text}, KNOWN)
+    assert settings.enabled == enabled
+    assert settings.complaints == ()
+
+
+def test_an_unknown_patch_is_complained_of_and_the_rest_of_the_list_is_used() -> None:
+    settings = read({PATCHES: "fp4_quantize,fp5_quantize"}, KNOWN)
+    assert settings.enabled == {"fp4_quantize"}
+    (complaint,) = settings.complaints
+    assert "fp5_quantize" in complaint
+    assert "cuda_version, fp4_quantize" in complaint
+
+
+@given(st.dictionaries(st.sampled_from([v.name for v in VARIABLES] + [PATCHES]), st.text()))
+def test_no_text_whatever_makes_reading_raise(environ: dict[str, str]) -> None:
+    settings = read(environ, KNOWN)
+    assert settings.enabled <= set(KNOWN)
+    assert settings.mode in ("auto", "require", "off")

@@ -40,9 +40,8 @@ def _install_gate(here):
 def _entries_behind(here):
     # type: (str) -> list[str]
     # Only those: two files that each search the whole of sys.path would call each other for ever.
-    real = os.path.realpath(here)
     for position, entry in enumerate(sys.path):
-        if os.path.realpath(entry) == real:
+        if os.path.realpath(entry) == here:
             return sys.path[position + 1 :]
     return []
 
@@ -71,11 +70,12 @@ def _run_next(entries):
 
 _behind = []  # type: list[str]
 try:
-    _here = os.path.dirname(os.path.abspath(__file__))
-    if sys.version_info >= (3, 10) and sys.implementation.name == "cpython":
-        _install_gate(_here)
+    # The links of the folder are resolved, not the file's: some installers link every file.
+    _here = os.path.realpath(os.path.dirname(os.path.abspath(__file__)))
     if sys.version_info[:2] >= (3, 5) and __name__ == _NAME:
         _behind = _entries_behind(_here)
+    if sys.version_info >= (3, 10) and sys.implementation.name == "cpython":
+        _install_gate(_here)
 except BaseException:  # a SystemExit from here would end every Python of the process tree
     pass
 

@@ -1,0 +1,189 @@
+"""Finders and loaders of other people, in front of the gate and behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import startup_trees as trees
+from conftest import RunChild
+
+# As an editable install has it: the module's place is known to a finder, not to sys.path.
+EDITABLE_FINDER = """
+import sys
+from importlib.util import spec_from_file_location
+
+class Editable:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "flashinfer":
+            place = {folder!r} + "/flashinfer"
+            return spec_from_file_location(
+                name, place + "/__init__.py", submodule_search_locations=[place]
+            )
+
+sys.meta_path.append(Editable)
+"""
+
+# Instruments flashinfer by asking all other finders, wherever they stand.
+ASKS_ALL_THE_OTHERS = """
+import sys
+
+class Instrumented:
+    def __init__(self, loader):
+        self.loader = loader
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+    def exec_module(self, module):
+        sys.turns = getattr(sys, "turns", 0) + 1
+        self.loader.exec_module(module)
+
+class Asks:
+    def find_spec(self, name, path=None, target=None):
+        if name != "flashinfer":
+            return None
+        for finder in sys.meta_path:
+            if finder is not self:
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    spec.loader = Instrumented(spec.loader)
+                    return spec
+"""
+
+# Python 3.12 skips it, 3.11 calls find_module.
+LEGACY_FINDER = """
+import sys
+
+class Odd:
+    def find_module(self, name, path=None):
+        return None
+
+"""
+
+LEGACY_LOADER = """
+import sys, types
+from importlib.machinery import ModuleSpec
+
+class Legacy:
+    def load_module(self, name):
+        module = sys.modules[name] = types.ModuleType(name)
+        module.answer = lambda: "legacy"
+        return module
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "flashinfer":
+            return ModuleSpec(name, Legacy())
+
+sys.meta_path.append(Finder())
+"""
+
+ANSWER = "\nimport flashinfer\nprint(flashinfer.answer())\n"
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    return trees.wheel(tmp_path / "ours")
+
+
+@pytest.fixture
+def lib(tmp_path: Path) -> Path:
+    return trees.toy_flashinfer(tmp_path / "lib")
+
+
+def test_an_editable_install_is_patched(run_child: RunChild, ours: Path, lib: Path) -> None:
+    code = EDITABLE_FINDER.format(folder=str(lib)) + ANSWER
+    assert run_child(code, env=trees.path(ours)).stdout == "patched\n"
+
+
+@pytest.mark.parametrize("place", ["insert(0, Asks())", "insert(1, Asks())"])
+def test_a_finder_that_asks_all_the_others_is_asked_once(
+    run_child: RunChild, ours: Path, lib: Path, place: str
+) -> None:
+    code = ASKS_ALL_THE_OTHERS + f"\nsys.meta_path.{place}\n" + ANSWER + "print(sys.turns)"
+    assert run_child(code, env=trees.path(ours, lib)).stdout == "patched\n1\n"
+
+
+@pytest.mark.parametrize("place", ["insert(0, Odd())", "insert(1, Odd())", "append(Odd())"])
+def test_a_finder_without_find_spec_is_skipped(
+    run_child: RunChild, ours: Path, lib: Path, place: str
+) -> None:
+    code = LEGACY_FINDER + f"sys.meta_path.{place}\n" + ANSWER
+    child = run_child(code, args=["-Wignore"], env=trees.path(ours, lib))
+    assert (child.stdout, child.stderr) == ("patched\n", "")
+
+
+def test_a_finder_that_answers_to_every_name_is_not_taken_for_our_gate(
+    run_child: RunChild, ours: Path, lib: Path
+) -> None:
+    mock = trees.write(
+        lib.parent / "mock",
+        {
+            "sitecustomize.py": """
+            import sys, unittest.mock
+            finder = unittest.mock.MagicMock()
+            finder.find_spec.return_value = None
+            sys.meta_path.insert(0, finder)
+            import runpy
+            """
+            + f"runpy.run_path({str(ours / 'sitecustomize.py')!r})"
+        },
+    )
+    assert run_child(ANSWER, env=trees.path(mock, lib)).stdout == "patched\n"
+
+
+@pytest.mark.parametrize("turn", ["ahead", "behind"])
+def test_wrapts_post_import_hooks_work_beside_ours(
+    run_child: RunChild, ours: Path, lib: Path, turn: str
+) -> None:
+    pytest.importorskip("wrapt")
+    code = f"""
+import sys, wrapt
+wrapt.register_post_import_hook(lambda module: print("hook", module.answer()), "flashinfer.ops")
+if {turn!r} == "behind":
+    gate = next(f for f in sys.meta_path if hasattr(type(f), "flashinfer_shim_gate"))
+    sys.meta_path.remove(gate)
+    sys.meta_path.insert(0, gate)
+"""
+    child = run_child(code + ANSWER, env=trees.path(ours, lib))
+    # Behind us wrapt's hook is called by the loader that we wrap, hence before our patch.
+    assert child.stdout == f"hook {'patched' if turn == 'ahead' else 'original'}\npatched\n", child
+
+
+def test_a_namespace_package_stays_one(run_child: RunChild, ours: Path, tmp_path: Path) -> None:
+    one = trees.write(tmp_path / "one", {"flashinfer/a.py": "x = 1"})
+    two = trees.write(tmp_path / "two", {"flashinfer/b.py": "x = 2"})
+    code = """
+        import importlib.util, sys
+        print(importlib.util.find_spec("flashinfer").loader, "shim" in sys.modules)
+        import flashinfer.a, flashinfer.b
+        print(flashinfer.a.x, flashinfer.b.x, len(flashinfer.__path__), flashinfer.__file__)
+        """
+    with_us = run_child(code, env=trees.path(ours, one, two))
+    without = run_child(code, env=trees.path(one, two))
+    assert with_us.stdout.splitlines()[-1].startswith("1 2 2"), with_us
+    assert with_us.stdout == without.stdout
+
+
+def test_a_loader_without_exec_module_is_left_alone(run_child: RunChild, ours: Path) -> None:
+    child = run_child(LEGACY_LOADER + ANSWER, args=["-Wignore"], env=trees.path(ours))
+    assert (child.stdout, child.stderr) == ("legacy\n", "")
+
+
+def test_a_finder_behind_us_that_raises_is_heard(run_child: RunChild, ours: Path) -> None:
+    child = run_child(
+        """
+        import sys
+        class Broken:
+            def find_spec(self, name, path=None, target=None):
+                raise OSError("disk gone")
+        sys.meta_path.insert(1, Broken())
+        for _ in range(2):
+            try:
+                import flashinfer
+            except OSError as error:
+                print(error)
+        """,
+        env=trees.path(ours),
+    )
+    assert child.stdout == "disk gone\ndisk gone\n", child

@@ -193,9 +193,18 @@ def test_the_wheel_from_the_sdist_is_the_wheel_from_the_checkout(
     assert _build(source, tmp_path / "wheel", "wheel").read_bytes() == wheel.read_bytes()
 
 
-def test_the_sdist_holds_what_the_tests_need(checkout: Path, sdist: Path) -> None:
+def test_an_editable_install_leaves_what_is_built_as_it_was(
+    bare: Environment, checkout: Path, sdist: Path, wheel: Path, tmp_path: Path
+) -> None:
+    bare.install("--no-deps", "-e", checkout)
+    assert _build(checkout, tmp_path / "sdist", "sdist").read_bytes() == sdist.read_bytes()
+    assert _build(checkout, tmp_path / "wheel", "wheel").read_bytes() == wheel.read_bytes()
+
+
+def test_the_sdist_holds_the_package_and_what_the_tests_need(checkout: Path, sdist: Path) -> None:
     needed = {"Makefile", "constraints.txt", "pyproject.toml", "hatch_build.py", "README.md"}
-    needed |= {str(file.relative_to(checkout)) for file in (checkout / "tests").rglob("*.py")}
+    for folder in ("shim", "tests"):
+        needed |= {str(file.relative_to(checkout)) for file in (checkout / folder).rglob("*.py")}
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert needed <= held

@@ -180,7 +180,7 @@ def _quantize_blocks(blocks: Tensor, scale: Tensor, *, sf_use_ue8m0: bool) -> tu
         values = (values * stands_for.unsqueeze(-1)).to(torch.float16).to(torch.float32)
     values = _flush(values)
 
-    amax = _amax(values)
+    amax = _amax(values, is_float8=is_float8)
     wanted = _flush(scale * _flush(amax * (1 / formats.E2M1_MAX)))
     if sf_use_ue8m0:
         sf = formats.encode_ue8m0(wanted)
@@ -195,21 +195,25 @@ def _quantize_blocks(blocks: Tensor, scale: Tensor, *, sf_use_ue8m0: bool) -> tu
     else:
         factor = _reciprocal(stored * _reciprocal(scale))
         # A block may be all but zero and its E4M3 scale 0: the kernel leaves the factor infinite.
-        is_zero = wanted == 0 if sf_use_ue8m0 else amax == 0
+        # The NaN scale of UE8M0 has a reciprocal for the kernel, so small that it is flushed.
+        is_zero = (wanted == 0) | wanted.isnan() if sf_use_ue8m0 else amax == 0
     factor = torch.where(is_zero, 0.0, factor)
     codes = formats.encode_e2m1(values * factor.unsqueeze(-1))
     return codes.flatten(1), sf
 
 
-def _amax(values: Tensor) -> Tensor:
+def _amax(values: Tensor, *, is_float8: bool) -> Tensor:
     """Largest magnitude of each block: (m, C, n) to (m, C).
 
-    NaN elements are passed over. A block's amax is NaN only if all its odd elements are: the
-    kernel reduces even and odd elements apart and joins them by ``even > odd ? even : odd``.
+    NaN elements are passed over, a block of nothing but NaN is NaN. The kernel reduces the even and
+    the odd elements apart and joins them by ``even > odd ? even : odd``, which is NaN as soon as
+    all odd elements are; for float8 input it joins them by an instruction that passes NaN over.
     """
     known = torch.where(values.isnan(), -1.0, values.abs())
     even, odd = known[..., 0::2].amax(dim=-1), known[..., 1::2].amax(dim=-1)
-    return torch.where(odd < 0, torch.nan, torch.maximum(even, odd))
+    largest = torch.maximum(even, odd)
+    is_nan = largest < 0 if is_float8 else odd < 0
+    return torch.where(is_nan, torch.nan, largest)
 
 
 def _flush(values: Tensor) -> Tensor:

@@ -1,0 +1,381 @@
+"""What a process that imports FlashInfer ends up with: real releases, real start-up, no mocks.
+
+Where a fault cannot be made with real files, it is injected into our own code in the child.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import CopyRelease, RunChild
+
+TESTS = Path(__file__).parent
+
+REPORT = f"""
+    import json, sys
+    sys.path.append({str(TESTS)!r})
+    import flashinfer
+    from child_side import records
+    import shim
+    print(json.dumps(records()))
+"""
+
+FP4_FILE = "flashinfer/fp4_quantization.py"  # in 0.6.3
+
+
+def test_both_patches_apply_on_every_release_without_a_word(
+    run_child: RunChild, each_release: str
+) -> None:
+    child = run_child(REPORT, release=each_release)
+    assert {name: r["verdict"] for name, r in child.json.items()} == {
+        "cuda_version": "applied",
+        "fp4_quantize": "applied",
+    }, child
+    assert child.stderr == ""
+    assert len(child.stdout.splitlines()) == 1
+
+
+def test_without_us_nothing_is_patched(run_child: RunChild) -> None:
+    child = run_child(
+        "import flashinfer, json, sys\n"
+        "print(json.dumps([flashinfer.fp4_quantize.__code__.co_filename, 'shim' in sys.modules]))",
+        release="0.6.3",
+        shim=False,
+    )
+    filename, loaded = child.json
+    assert filename.endswith(FP4_FILE)
+    assert not loaded
+
+
+def test_no_reference_to_an_original_is_left_in_any_flashinfer_module(
+    run_child: RunChild, each_release: str
+) -> None:
+    child = run_child(
+        """
+        import json, sys
+        import flashinfer
+        from flashinfer.jit.cpp_ext import get_cuda_version
+        ours = [flashinfer.fp4_quantize, get_cuda_version]
+        originals = [f.__wrapped__ for f in ours]
+        held = lambda wanted: [
+            f"{name}.{key}" for name, module in list(sys.modules.items())
+            if name.startswith("flashinfer")
+            for key, value in list(vars(module).items()) if any(value is w for w in wanted)
+        ]
+        print(json.dumps([held(originals), held(ours)]))
+        """,
+        release=each_release,
+    )
+    left, replaced = child.json
+    assert left == []
+    assert len(replaced) >= 4, replaced
+
+
+# --- standing aside -----------------------------------------------------------------------------
+
+
+def renamed(text: str) -> str:
+    return text.replace("0.7.4", "0.7.5")
+
+
+@pytest.fixture
+def unknown_release(copy_release: CopyRelease) -> Path:
+    """0.7.4 that calls itself 0.7.5."""
+    edit = {"flashinfer/_build_meta.py": renamed}
+    return copy_release("0.7.4", metadata_version="0.7.5", edit=edit)
+
+
+UNTOUCHED = f"""
+    import json, sys
+    sys.path.append({str(TESTS)!r})
+    import flashinfer
+    import flashinfer.jit.cpp_ext as cpp_ext
+    from child_side import records
+    files = [flashinfer.fp4_quantize.__code__.co_filename,
+             cpp_ext.get_cuda_version.__wrapped__.__code__.co_filename]
+    print(json.dumps([files, records()]))
+"""
+
+
+def test_an_unknown_release_is_left_untouched_with_one_clear_line(
+    run_child: RunChild, unknown_release: Path
+) -> None:
+    child = run_child(UNTOUCHED, release=unknown_release)
+    files, records = child.json
+    assert all(str(unknown_release) in file for file in files), files
+    assert {r["verdict"] for r in records.values()} == {"refused"}
+    (line,) = child.stderr.splitlines()
+    for word in ("flashinfer-shim:", "0.7.5", "cuda_version, fp4_quantize", "POLICY=adapt"):
+        assert word in line
+
+
+def test_adapt_takes_the_unknown_release_whose_contract_fits(
+    run_child: RunChild, unknown_release: Path
+) -> None:
+    child = run_child(REPORT, release=unknown_release, env={"FLASHINFER_SHIM_POLICY": "adapt"})
+    assert {r["verdict"] for r in child.json.values()} == {"applied"}
+    assert child.stderr == ""
+
+
+def test_require_turns_a_refusal_into_an_import_error_with_the_reason(
+    run_child: RunChild, unknown_release: Path
+) -> None:
+    child = run_child(
+        "import flashinfer", release=unknown_release, env={"FLASHINFER_SHIM": "require"}
+    )
+    assert child.returncode == 1
+    last = child.stderr.splitlines()[-1]
+    assert last.startswith("shim.errors.ShimError: FLASHINFER_SHIM=require")
+    assert "0.7.5 is not in the table" in last
+
+
+def test_require_says_nothing_where_everything_applies(run_child: RunChild) -> None:
+    child = run_child(REPORT, release="0.6.3", env={"FLASHINFER_SHIM": "require"})
+    assert {r["verdict"] for r in child.json.values()} == {"applied"}
+    assert child.stderr == ""
+
+
+def test_a_process_tree_says_its_line_once(run_child: RunChild, unknown_release: Path) -> None:
+    child = run_child(
+        """
+        import subprocess, sys
+        import flashinfer
+        for _ in range(2):
+            subprocess.run([sys.executable, "-c", "import flashinfer"], check=True)
+        """,
+        release=unknown_release,
+    )
+    assert child.returncode == 0, child
+    assert len(child.stderr.splitlines()) == 1, child
+
+
+def test_silence_can_be_asked_for(run_child: RunChild, unknown_release: Path) -> None:
+    child = run_child(
+        "import flashinfer", release=unknown_release, env={"FLASHINFER_SHIM_LOG": "off"}
+    )
+    assert (child.returncode, child.stderr) == (0, ""), child
+
+
+def test_an_edited_body_is_refused_and_the_other_patch_still_applies(
+    run_child: RunChild, copy_release: CopyRelease
+) -> None:
+    edited = copy_release(
+        "0.6.3",
+        edit={FP4_FILE: lambda text: text.replace("    return x_q, sf\n", "    return (x_q, sf)\n")},
+    )
+    child = run_child(REPORT, release=edited)
+    assert child.json["cuda_version"]["verdict"] == "applied"
+    assert child.json["fp4_quantize"]["verdict"] == "refused"
+    assert "body of fp4_quantize" in child.json["fp4_quantize"]["reason"]
+    assert "flashinfer-python==0.6.3" in child.stderr
+
+
+def disabled(text: str) -> str:
+    edited = text.replace(
+        "@flashinfer_api\ndef fp4_quantize(", "@torch.compiler.disable\ndef fp4_quantize("
+    )
+    assert edited != text
+    return edited
+
+
+def test_a_users_own_compiler_disable_edit_is_seen_through(
+    run_child: RunChild, copy_release: CopyRelease
+) -> None:
+    edited = copy_release("0.6.3", edit={FP4_FILE: disabled})
+    compiles = f"""
+        import json, sys
+        sys.path.append({str(TESTS)!r})
+        from child_side import *
+        pretend()
+        import torch
+        from flashinfer import fp4_quantize
+        with fake_cuda():
+            x = torch.empty(32, 256, dtype=torch.bfloat16, device="cuda")
+            f = torch.compile(lambda x: fp4_quantize(x, x), fullgraph=True, backend=Counting())
+            print(json.dumps(error_of(lambda: f(x))))
+    """
+    without = run_child(compiles, release=edited, shim=False).json
+    assert without is not None
+    assert "disable" in without[1]
+    assert run_child(compiles, release=edited).json is None
+
+
+@pytest.mark.parametrize(
+    ("env", "verdicts"),
+    [
+        ({"FLASHINFER_SHIM": "off"}, ["disabled", "disabled"]),
+        ({"FLASHINFER_SHIM_PATCHES": "-fp4_quantize"}, ["applied", "disabled"]),
+        ({"FLASHINFER_SHIM_PATCHES": "fp4_quantize"}, ["disabled", "applied"]),
+    ],
+)
+def test_the_user_can_switch_patches_off(
+    run_child: RunChild, env: dict[str, str], verdicts: list[str]
+) -> None:
+    child = run_child(REPORT, release="0.6.3", env=env)
+    assert [r["verdict"] for r in child.json.values()] == verdicts
+    assert child.stderr == ""
+
+
+def test_a_wrong_setting_is_one_line_and_breaks_nothing(run_child: RunChild) -> None:
+    child = run_child(REPORT, release="0.6.3", env={"FLASHINFER_SHIM_POLICY": "bold"})
+    assert {r["verdict"] for r in child.json.values()} == {"applied"}
+    (line,) = child.stderr.splitlines()
+    assert "FLASHINFER_SHIM_POLICY='bold' is not one of tested, adapt" in line
+
+
+def test_a_wrong_setting_raises_where_the_shim_is_required(run_child: RunChild) -> None:
+    env = {"FLASHINFER_SHIM": "require", "FLASHINFER_SHIM_POLICY": "bold"}
+    child = run_child("import flashinfer", release="0.6.3", env=env)
+    assert child.returncode == 1
+    assert "FLASHINFER_SHIM_POLICY='bold'" in child.stderr.splitlines()[-1]
+
+
+# --- faults of our own --------------------------------------------------------------------------
+
+BREAK_BUILD = """
+    import torch, shim.patches.fp4_quantize as ours
+    def build(site): raise RuntimeError("wheels came off")
+    ours.build = build
+"""
+
+
+def test_our_fault_leaves_flashinfer_importable_and_untouched(run_child: RunChild) -> None:
+    child = run_child(
+        BREAK_BUILD
+        + """
+    import json, flashinfer, shim
+    record = {r.patch: r for r in shim.status()}["fp4_quantize"]
+    print(json.dumps([str(record.verdict), record.traceback, record.action,
+                      flashinfer.fp4_quantize.__code__.co_filename]))
+    """,
+        release="0.6.3",
+    )
+    verdict, traceback, action, file = child.json
+    assert verdict == "failed"
+    assert "wheels came off" in traceback
+    assert "FLASHINFER_SHIM_PATCHES=-fp4_quantize" in action
+    assert file.endswith(FP4_FILE)
+    (line,) = child.stderr.splitlines()
+    assert "wheels came off" in line
+
+
+def test_our_fault_raises_where_the_shim_is_required(run_child: RunChild) -> None:
+    child = run_child(
+        BREAK_BUILD + "\n    import flashinfer",
+        release="0.6.3",
+        env={"FLASHINFER_SHIM": "require"},
+    )
+    assert child.returncode == 1
+    assert "wheels came off" in child.stderr.splitlines()[-1]
+
+
+def test_a_module_is_patched_wholly_or_not_at_all(run_child: RunChild) -> None:
+    child = run_child(
+        """
+        import json, sys, types
+        import shim.replacing, shim.hook
+        put = shim.replacing.put
+        def failing(module, path, replacement):
+            put(module, path, replacement)
+            if path == "fp4_quantize":
+                raise MemoryError("half way")
+        shim.replacing.put = failing
+        import flashinfer
+        left = [
+            f"{name}.{key}" for name, module in list(sys.modules.items())
+            if name.startswith("flashinfer")
+            for key, value in list(vars(module).items())
+            if key == "fp4_quantize" and "fp4_quantization" not in value.__code__.co_filename
+        ]
+        print(json.dumps([left, {r.patch: str(r.verdict) for r in shim.status()}]))
+        """,
+        release="0.6.3",
+    )
+    left, verdicts = child.json
+    assert left == []
+    assert verdicts == {"cuda_version": "applied", "fp4_quantize": "failed"}
+
+
+def test_a_function_that_somebody_else_replaced_is_left_to_them(run_child: RunChild) -> None:
+    child = run_child(
+        """
+        import json, sys
+        sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "Gate"]
+        import flashinfer, shim
+        def theirs(*args, **kwargs): ...
+        flashinfer.fp4_quantization.fp4_quantize = theirs
+        records = {r.patch: r for r in shim.activate()}
+        print(json.dumps([str(records["fp4_quantize"].verdict), records["fp4_quantize"].reason,
+                          flashinfer.fp4_quantization.fp4_quantize is theirs]))
+        """,
+        release="0.6.3",
+    )
+    verdict, reason, kept = child.json
+    assert (verdict, kept) == ("refused", True)
+    assert "replaced by the function of" in reason
+    assert len(child.stderr.splitlines()) == 1
+
+
+# --- importing in other ways --------------------------------------------------------------------
+
+
+def test_a_module_that_is_reloaded_or_imported_again_is_patched_again(run_child: RunChild) -> None:
+    child = run_child(
+        """
+        import importlib, json, sys
+        import flashinfer, shim
+        answers = []
+        def look():
+            module = sys.modules["flashinfer.fp4_quantization"]
+            answers.append(hasattr(module.fp4_quantize, "__wrapped__"))
+            answers.append({str(r.verdict) for r in shim.status()} == {"applied"})
+        look()
+        importlib.reload(sys.modules["flashinfer.fp4_quantization"])
+        look()
+        for name in [n for n in sys.modules if n.split(".")[0] == "flashinfer"]:
+            del sys.modules[name]
+        import flashinfer
+        look()
+        print(json.dumps(answers))
+        """,
+        release="0.6.3",
+    )
+    assert child.json == [True] * 6
+    assert child.stderr == ""
+
+
+def test_upstream_logging_wrappers_are_patched_too(run_child: RunChild) -> None:
+    child = run_child(
+        REPORT,
+        release="0.6.3",
+        env={"FLASHINFER_LOGLEVEL": "1", "FLASHINFER_LOGDEST": "stderr"},
+    )
+    assert {r["verdict"] for r in child.json.values()} == {"applied"}
+
+
+def test_flashinfer_modules_look_native_after_a_patch(run_child: RunChild) -> None:
+    child = run_child(
+        """
+        import importlib.machinery, importlib.resources, inspect, json
+        import flashinfer, flashinfer.fp4_quantization as module
+        print(json.dumps([
+            type(module.__loader__) is importlib.machinery.SourceFileLoader,
+            module.__spec__.loader is module.__loader__,
+            type(flashinfer.__spec__.loader) is importlib.machinery.SourceFileLoader,
+            importlib.resources.files("flashinfer").joinpath("fp4_quantization.py").is_file(),
+            inspect.getsource(module).startswith('\"""'),
+            inspect.getsource(module.fp4_quantize).startswith("@flashinfer_api"),
+        ]))
+        """,
+        release="0.6.3",
+    )
+    assert child.json == [True] * 6
+
+
+
+def test_python_dash_m_flashinfer_runs(run_child: RunChild) -> None:
+    plain = run_child(None, args=("-m", "flashinfer", "--help"), release="0.6.3", shim=False)
+    ours = run_child(None, args=("-m", "flashinfer", "--help"), release="0.6.3")
+    assert plain.returncode == 0, plain
+    assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)

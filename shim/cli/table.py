@@ -57,6 +57,7 @@ def print_table(
         title_justify="left",
         show_header=any(columns),
         box=rich.box.SIMPLE_HEAD if any(columns) else None,
+        show_edge=False,
         pad_edge=False,
     )
     for heading in columns:

@@ -1,0 +1,171 @@
+"""``check --deep``: start children that import FlashInfer, and read their ledgers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .check_warnings import Warn
+
+#: Importing torch and FlashInfer from a cold disk on a busy machine takes a minute or two.
+TIMEOUT_S = 300
+
+#: The first capability whose hardware converts to FP4. Below it FlashInfer's kernels return
+#: without having written their outputs.
+FP4_SINCE = (10, 0)
+
+_RUN = "import runpy; runpy.run_path({script!r}, {{'REPORT': {report!r}}})"
+_SPAWN = (
+    "import multiprocessing, runpy, sys; "
+    "process = multiprocessing.get_context('spawn').Process("
+    "target=runpy.run_path, args=({script!r}, {{'REPORT': {report!r}}})); "
+    "process.start(); process.join(); sys.exit(process.exitcode)"
+)
+
+#: How each child is started. timeit is the module of the standard library that runs any
+#: statement, so that nothing has to be put on the children's path for -m.
+KINDS = {
+    "python -c": ["-c", _RUN],
+    "multiprocessing spawn": ["-c", _SPAWN],
+    "python -m": ["-m", "timeit", "-n", "1", "-r", "1", _RUN],
+}
+
+
+@dataclass(frozen=True)
+class ChildReport:
+    """What one child said.
+
+    Attributes:
+        kind: how it was started, a key of ``KINDS``.
+        error: why it has nothing to say, empty if it has.
+        flashinfer: the file that FlashInfer was imported from.
+        shim: directory of the copy of ours that was loaded, None if none was.
+        fault: traceback of an error that we kept from FlashInfer's import, None if there was none.
+        capabilities: compute capability of each GPU that it saw.
+        patches: for each patch its ``verdict``, ``reason``, ``action`` and ``traceback``; empty
+            where we were not loaded.
+    """
+
+    kind: str
+    error: str = ""
+    flashinfer: str | None = None
+    shim: str | None = None
+    fault: str | None = None
+    capabilities: tuple[str, ...] = ()
+    patches: dict[str, dict[str, str | None]] | None = None
+
+    def verdict(self, patch: str) -> str:
+        """Where ``patch`` stands there, a dash if nothing is known."""
+        return str((self.patches or {}).get(patch, {}).get("verdict") or "-")
+
+    def as_wanted(self, enabled: Sequence[str]) -> bool:
+        """Whether FlashInfer was imported, with ``enabled`` patches in force or not needed."""
+        verdicts = {self.verdict(patch) for patch in enabled}
+        return not self.error and not self.fault and verdicts <= {"applied", "not needed"}
+
+    def as_json(self) -> dict[str, Any]:
+        """As docs/check.md has it."""
+        return {
+            "kind": self.kind,
+            "error": self.error,
+            "flashinfer": self.flashinfer,
+            "shim": self.shim,
+            "fault": self.fault,
+            "capabilities": list(self.capabilities),
+            "patches": self.patches or {},
+        }
+
+    def as_row(self, patches: Sequence[str]) -> tuple[str, ...]:
+        """A row of the table: kind, loaded, a verdict for each of ``patches``, a note."""
+        loaded = "-" if self.error else "yes" if self.shim else "no"
+        return (self.kind, loaded, *map(self.verdict, patches), self._note())
+
+    def _note(self) -> str:
+        if self.error:
+            return self.error
+        if self.fault:
+            return _last_line(self.fault)
+        stopped = [
+            p for p in (self.patches or {}).values() if p["verdict"] in ("refused", "failed")
+        ]
+        return "; ".join(dict.fromkeys(str(p["reason"]) for p in stopped))
+
+
+def start_children() -> tuple[ChildReport, ...]:
+    """Start one child of each kind, one after the other, in this environment."""
+    script = str(Path(__file__).with_name("check_child.py"))
+    reports = []
+    with tempfile.TemporaryDirectory(prefix="flashinfer-shim-") as scratch:
+        for number, (kind, arguments) in enumerate(KINDS.items()):
+            _progress(kind)
+            report = os.path.join(scratch, f"{number}.json")
+            *options, code = arguments
+            command = [sys.executable, *_flags(), *options]
+            command.append(code.format(script=script, report=report))
+            reports.append(_start(kind, command, Path(report)))
+    return tuple(reports)
+
+
+def gpu_warnings(children: Sequence[ChildReport]) -> tuple[Warn, ...]:
+    """A warning where a GPU was seen that cannot do FP4."""
+    seen = sorted({each for child in children for each in child.capabilities})
+    old = [each for each in seen if tuple(map(int, each.split("."))) < FP4_SINCE]
+    if not old:
+        return ()
+    return (
+        Warn(
+            "no_fp4_hardware",
+            f"a GPU of compute capability {', '.join(old)} has no FP4 conversion: there "
+            "fp4_quantize returns without having written its outputs",
+            "use it for shapes and graph capture only, or a GPU of capability 10.0 or newer",
+        ),
+    )
+
+
+def _start(kind: str, command: Sequence[str], report: Path) -> ChildReport:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # our own stdout may be read as JSON
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,  # so that what it spawned ends with it
+    ) as child:
+        try:
+            _, stderr = child.communicate(timeout=TIMEOUT_S)
+        except BaseException as error:  # the user's Ctrl-C too must leave no child behind
+            os.killpg(child.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return ChildReport(kind, f"still importing FlashInfer after {TIMEOUT_S} s, ended")
+    if child.returncode or not report.is_file():
+        said = _last_line(stderr) or "it said nothing"
+        return ChildReport(kind, f"exit status {child.returncode}: {said}")
+    found = json.loads(report.read_text(encoding="utf-8"))
+    return ChildReport(kind, **{**found, "capabilities": tuple(found["capabilities"])})
+
+
+def _flags() -> list[str]:
+    """The flags of this interpreter that concern sitecustomize.py, as spawn hands them on."""
+    if sys.flags.isolated:
+        return ["-I"]
+    return ["-E"] * sys.flags.ignore_environment + ["-S"] * sys.flags.no_site
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _progress(kind: str) -> None:
+    if sys.stderr.isatty():
+        print(f"Importing FlashInfer in a child process: {kind} ...", file=sys.stderr)

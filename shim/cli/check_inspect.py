@@ -1,0 +1,90 @@
+"""Put the report together: settings, environment, judgements, warnings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .. import records
+from ..ledger import Record, Verdict
+from ..patches import NAMES
+from ..settings import Settings, read
+from ..survey import Finding, survey
+from ..upstream import DISTRIBUTIONS, Installed
+from .check_deep import gpu_warnings, start_children
+from .check_loading import loading
+from .check_report import Report
+from .check_warnings import find_warnings
+from .environment import look
+
+
+def inspect_environment(environ: Mapping[str, str], *, deep: bool) -> Report:
+    """Look at this interpreter's environment; with ``deep`` start children in it, too.
+
+    Raises:
+        Unreadable: an import finder of somebody else's fails.
+    """
+    settings = read(environ, NAMES)
+    environment = look(environ)
+    installed: Installed | None = None
+    findings: tuple[Finding, ...] = ()
+    if environment.flashinfer is None:
+        entries = _absent(settings)
+    else:
+        installed, findings = survey(environment.flashinfer, sys.path, settings.policy)
+        entries = tuple(_record(finding, settings) for finding in findings)
+    warnings = find_warnings(
+        environment,
+        settings,
+        installed,
+        findings,
+        environ,
+        tells_torch_cuda=any(
+            record.patch == "cuda_version" and record.verdict is Verdict.PENDING
+            for record in entries
+        ),
+    )
+    children = start_children() if deep else None
+    return Report(
+        environment=environment,
+        flashinfer=installed,
+        loading=loading(environment, environ, off=settings.mode == "off"),
+        records=entries,
+        warnings=(*warnings, *gpu_warnings(children or ())),
+        children=children,
+    )
+
+
+def _absent(settings: Settings) -> tuple[Record, ...]:
+    """The records where there is no FlashInfer."""
+    missing = records.all_unjudged(
+        Verdict.REFUSED,
+        "FlashInfer is not installed in this environment",
+        f"pip install {DISTRIBUTIONS[0]}",
+    )
+    return tuple(_switched_off(record, settings) or record for record in missing)
+
+
+def _record(finding: Finding, settings: Settings) -> Record:
+    record = records.judged(finding)
+    if settings.mode == "require" and settings.complaints:
+        record = records.overruled(
+            finding,
+            Verdict.REFUSED,
+            "FLASHINFER_SHIM=require makes a value that is not understood an error at "
+            "FlashInfer's import",
+            "correct the variable that the warning names",
+        )
+    return _switched_off(record, settings) or record
+
+
+def _switched_off(record: Record, settings: Settings) -> Record | None:
+    """The record of a patch that the user does not want, None for one that he does."""
+    if settings.mode == "off":
+        reason, action = "FLASHINFER_SHIM=off", "set FLASHINFER_SHIM=auto"
+    elif record.patch not in settings.enabled:
+        reason, action = "left out by FLASHINFER_SHIM_PATCHES", ""
+    else:
+        return None
+    return replace(record, verdict=Verdict.DISABLED, reason=reason, action=action)

@@ -1,0 +1,252 @@
+"""All that ``check`` finds, as one value, and its two forms: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..ledger import Record, Verdict
+from ..patches import PATCHES
+from ..upstream import Installed
+from .check_deep import ChildReport
+from .check_loading import Loading
+from .check_warnings import Warn
+from .environment import Environment
+from .table import print_table
+
+#: Raised when a key of the JSON changes its meaning or goes away; new keys do not raise it.
+SCHEMA = 1
+
+FINE = (Verdict.PENDING, Verdict.NOT_NEEDED)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What ``check`` found.
+
+    Attributes:
+        environment: what is installed.
+        flashinfer: what is known of FlashInfer, None if it is not installed.
+        loading: whether children load us.
+        records: one for each patch; ``pending`` means that nothing stands against it.
+        warnings: what else a user should know.
+        children: one for each child that ``--deep`` started, None without it.
+    """
+
+    environment: Environment
+    flashinfer: Installed | None
+    loading: Loading
+    records: tuple[Record, ...]
+    warnings: tuple[Warn, ...]
+    children: tuple[ChildReport, ...] | None
+
+    @property
+    def enabled(self) -> tuple[Record, ...]:
+        """The patches that the user has not switched off."""
+        return tuple(r for r in self.records if r.verdict is not Verdict.DISABLED)
+
+    @property
+    def refused(self) -> tuple[Record, ...]:
+        """The enabled patches that FlashInfer, or its absence, stands against."""
+        return tuple(r for r in self.enabled if r.verdict not in FINE)
+
+    @property
+    def missed(self) -> tuple[Record, ...]:
+        """The patches that would be applied if only children loaded us."""
+        pending = tuple(r for r in self.enabled if r.verdict is Verdict.PENDING)
+        return () if self.loading.loads else pending
+
+    @property
+    def faulty_children(self) -> tuple[ChildReport, ...]:
+        """The children of ``--deep`` that did not do what they should."""
+        names = [r.patch for r in self.enabled if r.verdict is not Verdict.NOT_NEEDED]
+        return tuple(child for child in self.children or () if not child.as_wanted(names))
+
+    @property
+    def exit_status(self) -> int:
+        """0: all enabled patches come into force or are not needed. 1: some do not."""
+        return 1 if self.refused or self.missed or self.faulty_children else 0
+
+
+def as_json(report: Report) -> str:
+    """The documented form for programs; docs/check.md holds the schema."""
+    environment, here = report.environment, report.flashinfer
+    toolkit = environment.toolkit
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "exit_status": report.exit_status,
+            "summary": summary(report),
+            "python": asdict(environment.python),
+            "torch": environment.torch and asdict(environment.torch),
+            "flashinfer": here and _flashinfer(here),
+            "companions": dict(environment.companions),
+            "toolkit": toolkit
+            and {**asdict(toolkit), "release": toolkit.release and str(toolkit.release)},
+            "wrapt": environment.wrapt,
+            "shim": asdict(environment.shim),
+            "loading": asdict(report.loading),
+            "patches": [_patch(record) for record in report.records],
+            "warnings": [asdict(warn) for warn in report.warnings],
+            "children": None
+            if report.children is None
+            else [child.as_json() for child in report.children],
+        },
+        indent=2,
+    )
+
+
+def _flashinfer(here: Installed) -> dict[str, Any]:
+    return {
+        "version": here.version and str(here.version),
+        "distribution": here.distribution,
+        "metadata_version": here.metadata_version,
+        "module_version": here.module_version,
+        "package": str(here.package),
+        "problem": here.problem,
+    }
+
+
+def _patch(record: Record) -> dict[str, str]:
+    since, until = _supported(record.patch)
+    return {
+        "patch": record.patch,
+        "target": record.target,
+        "found": record.found,
+        "expected": record.expected,
+        "since": since,
+        "until": until,
+        "verdict": str(record.verdict),
+        "reason": record.reason,
+        "action": record.action,
+    }
+
+
+def _supported(name: str) -> tuple[str, str]:
+    """The first and the last release that the contract of a patch knows."""
+    rows = next(patch.contract.rows for patch in PATCHES if patch.name == name)
+    return rows[0].since, rows[-1].until
+
+
+def summary(report: Report) -> str:
+    """The whole report in one sentence, or one for each thing that is wrong."""
+    said = []
+    if report.refused:
+        said.append(f"{_names(report.refused)} would stand aside.")
+    if report.missed:
+        said.append(f"{_names(report.missed)} would not be applied: {report.loading.reason}.")
+    if report.faulty_children:
+        kinds = ", ".join(child.kind for child in report.faulty_children)
+        said.append(f"Patches are not in force in child processes started by {kinds}.")
+    return " ".join(said) or _success(report)
+
+
+def _success(report: Report) -> str:
+    said = [
+        f"{_names(chosen)} {words}"
+        for verdict, words in (
+            (Verdict.PENDING, "will be applied"),
+            (Verdict.NOT_NEEDED, "not needed"),
+            (Verdict.DISABLED, "switched off"),
+        )
+        if (chosen := [record for record in report.records if record.verdict is verdict])
+    ]
+    return f"{'; '.join(said)}."
+
+
+def _names(records: Sequence[Record]) -> str:
+    return ", ".join(record.patch for record in records)
+
+
+def print_text(report: Report) -> None:
+    """The form for people: tables, what they do not say, and the summary."""
+    print_table("", ("environment", "found", "where"), _environment_rows(report))
+    print()
+    names = [record.patch for record in report.records]
+    print_table(
+        "",
+        ("patch", "verdict", "found", "supported", "target"),
+        [_patch_row(record, report) for record in report.records],
+    )
+    print()
+    for line in _reasons(report.records):
+        print(line)
+    if report.children is not None:
+        print()
+        columns = ("child process", "loads us", *names, "note")
+        print_table("", columns, [child.as_row(names) for child in report.children])
+    for warn in report.warnings:
+        print(f"\nWarning: {warn.text}.\n    Next: {warn.action}.")
+    print(f"\n{summary(report)}")
+    if report.missed:
+        print(f"    Next: {report.loading.action}")
+
+
+def _patch_row(record: Record, report: Report) -> tuple[str, ...]:
+    here = report.flashinfer
+    module, _, function = record.target.partition(":")
+    return (
+        record.patch,
+        _word(record, report),
+        _release(here) if here else "-",
+        " to ".join(_supported(record.patch)),
+        f"{function} in {module}",  # can be folded at a space, which module:function cannot
+    )
+
+
+def _word(record: Record, report: Report) -> str:
+    """``pending`` tells a person too little: it waits for an import that is yet to come."""
+    if record.verdict is not Verdict.PENDING:
+        return str(record.verdict)
+    return "will apply" if report.loading.loads else "would apply"
+
+
+def _reasons(records: Sequence[Record]) -> list[str]:
+    """One line for all patches that share a reason, and one for what to do about it."""
+    lines = []
+    for reason, action in dict.fromkeys((record.reason, record.action) for record in records):
+        names = _names([r for r in records if (r.reason, r.action) == (reason, action)])
+        lines.append(f"{names}: {reason}.")
+        if action:
+            lines.append(f"    Next: {action}.")
+    return lines
+
+
+def _environment_rows(report: Report) -> list[tuple[str, str, str]]:
+    environment, here = report.environment, report.flashinfer
+    torch, toolkit, ours = environment.torch, environment.toolkit, environment.shim
+    rows = [("Python", environment.python.version, environment.python.executable)]
+    if torch is None:
+        rows.append(("torch", "-", "not installed"))
+    else:
+        built = f"built with CUDA {torch.cuda}" if torch.cuda else "built without CUDA"
+        rows.append(("torch", torch.version or "unknown", f"{torch.package}, {built}"))
+    if here is None:
+        rows.append(("FlashInfer", "-", "not installed"))
+    else:
+        rows.append(("FlashInfer", _release(here), f"{here.package}, {_origin(here)}"))
+    rows += [(name, version, "") for name, version in environment.companions.items()]
+    if toolkit is None:
+        rows.append(("CUDA toolkit", "-", "no CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda"))
+    else:
+        nvcc = "with" if toolkit.nvcc else "without"
+        where = f"{toolkit.home} ({toolkit.chosen_by}), {nvcc} bin/nvcc"
+        rows.append(("CUDA toolkit", str(toolkit.release or "unknown"), where))
+    rows.append(("wrapt", environment.wrapt or "-", "" if environment.wrapt else "not installed"))
+    rows.append(("flashinfer-shim", ours.version, f"{ours.package} ({ours.kind})"))
+    rows.append(
+        ("loaded in children", "yes" if report.loading.loads else "no", report.loading.reason)
+    )
+    return rows
+
+
+def _release(here: Installed) -> str:
+    return str(here.version or here.metadata_version or here.module_version or "unknown")
+
+
+def _origin(here: Installed) -> str:
+    if here.distribution is None:
+        return "no metadata"
+    return f"of {here.distribution} {here.metadata_version}"

@@ -1,0 +1,177 @@
+"""What a user should know though no verdict says it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from ..contract import DISABLING
+from ..settings import Settings
+from ..survey import Finding
+from ..toolchain import crossed
+from ..upstream import DISTRIBUTIONS, Installed, distribution_version
+from .environment import Environment
+
+#: Releases whose own op passes enable_pdl by position into is_global_scale_inversed.
+_INVERTING_SINCE, _INVERTING_UNTIL = Version("0.6.12"), Version("0.7.0.post1")
+
+
+@dataclass(frozen=True)
+class Warn:
+    """One warning: a stable word for programs, a sentence, and what to do."""
+
+    code: str
+    text: str
+    action: str
+
+
+def find_warnings(
+    environment: Environment,
+    settings: Settings,
+    installed: Installed | None,
+    findings: Sequence[Finding],
+    environ: Mapping[str, str],
+    *,
+    tells_torch_cuda: bool,
+) -> tuple[Warn, ...]:
+    """All warnings, those on the whole environment first.
+
+    ``tells_torch_cuda``: the patch of get_cuda_version will be in force.
+    """
+    return (
+        *_settings(settings),
+        *_other_python(environ),
+        *_metadata(),
+        *_leftover(environment),
+        *(_companions(environment, installed) if installed else ()),
+        *(_toolkit(environment, settings) if tells_torch_cuda else ()),
+        *_edited(findings),
+        *(_upstream_op(installed) if installed else ()),
+    )
+
+
+def _settings(settings: Settings) -> Iterator[Warn]:
+    for complaint in settings.complaints:
+        yield Warn("setting", complaint, "correct the variable, or unset it")
+
+
+def _other_python(environ: Mapping[str, str]) -> Iterator[Warn]:
+    """Whether ``python`` on the PATH is of another environment: the report is not about that one.
+
+    Two interpreters of which neither is in a virtual environment cannot be told apart by their
+    paths (launchers, links), so nothing is said of them.
+    """
+    found = shutil.which("python", path=environ.get("PATH", os.defpath))
+    if found is None:
+        return
+    prefix = os.path.dirname(os.path.dirname(os.path.abspath(found)))
+    virtual = os.path.isfile(os.path.join(prefix, "pyvenv.cfg"))
+    here = sys.prefix != sys.base_prefix
+    if (virtual or here) and os.path.realpath(prefix) != os.path.realpath(sys.prefix):
+        yield Warn(
+            "other_python",
+            f"python on PATH is {found}, of another environment than this report's {sys.prefix}",
+            f"to ask about that one: {found} -m shim check",
+        )
+
+
+def _metadata() -> Iterator[Warn]:
+    stated = {name: distribution_version(name, sys.path) for name in DISTRIBUTIONS}
+    if all(stated.values()):
+        listed = " and ".join(f"{name} {version}" for name, version in stated.items())
+        yield Warn(
+            "two_distributions",
+            f"{listed} are both installed, and both bring the package flashinfer",
+            f"uninstall both, then install {DISTRIBUTIONS[0]}",
+        )
+    for entry in dict.fromkeys(sys.path):
+        for directory in sorted(Path(entry).glob("flashinfer*.dist-info")):
+            if not (directory / "METADATA").is_file():
+                yield Warn(
+                    "empty_metadata",
+                    f"{directory} holds no METADATA, as an interrupted installation leaves it",
+                    "remove that directory",
+                )
+
+
+def _leftover(environment: Environment) -> Iterator[Warn]:
+    if environment.leftover is not None:
+        yield Warn(
+            "leftover",
+            f"{environment.leftover} has no __init__.py, so it is not FlashInfer",
+            "remove that directory, or take the one around it off PYTHONPATH",
+        )
+
+
+def _companions(environment: Environment, installed: Installed) -> Iterator[Warn]:
+    """FlashInfer itself asks only whether one version starts with the other."""
+    for name, version in environment.companions.items():
+        if installed.version is None or _public(version) == installed.release:
+            continue
+        yield Warn(
+            "companion_release",
+            f"{name} is {version}, FlashInfer is {installed.version}: its import fails, or it "
+            "takes or leaves kernels of another release",
+            f"pip install {name}=={installed.release}, or uninstall it",
+        )
+
+
+def _public(version: str) -> str | None:
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return None
+
+
+def _toolkit(environment: Environment, settings: Settings) -> Iterator[Warn]:
+    """What comes of telling FlashInfer torch's CUDA where its compiler is of another one.
+
+    Without us FlashInfer asks nvcc. Only differences that reach one of its thresholds matter.
+    """
+    toolkit, torch = environment.toolkit, environment.torch
+    if toolkit is None or toolkit.release is None or torch is None or torch.cuda is None:
+        return
+    if settings.cuda_version == "nvcc":
+        return
+    missing = crossed(toolkit.release, Version(torch.cuda))
+    unused = crossed(Version(torch.cuda), toolkit.release)
+    if missing:
+        consequence = f"asks for what CUDA {missing[-1]} brought, which this nvcc may not take"
+    elif unused:
+        consequence = f"leaves out what CUDA {unused[-1]} brought, which this nvcc can do"
+    else:
+        return
+    yield Warn(
+        "toolkit_differs",
+        f"the CUDA toolkit in {toolkit.home} is {toolkit.release}, torch was built with "
+        f"{torch.cuda}: FlashInfer, told torch's version, {consequence}",
+        "set FLASHINFER_SHIM_CUDA_VERSION=nvcc, or CUDA_HOME to a toolkit that matches torch",
+    )
+
+
+def _edited(findings: Sequence[Finding]) -> Iterator[Warn]:
+    for facts in filter(None, (finding.facts for finding in findings)):
+        for mark in DISABLING.intersection(facts.decorators):
+            yield Warn(
+                "edited_function",
+                f"{facts.path} was edited: @{mark} stands on {facts.name}; we see through it, "
+                "but without us fullgraph=True rejects such a function",
+                "take the line out, or install flashinfer-python again",
+            )
+
+
+def _upstream_op(installed: Installed) -> Iterator[Warn]:
+    version = installed.version
+    if version and _INVERTING_SINCE <= Version(version.public) <= _INVERTING_UNTIL:
+        yield Warn(
+            "upstream_op",
+            f"in FlashInfer {installed.release} torch.ops.flashinfer.fp4_quantize(..., "
+            "enable_pdl=True) inverts the global scale, silently",
+            "call flashinfer.fp4_quantize instead, which is right",
+        )

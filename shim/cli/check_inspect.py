@@ -12,7 +12,6 @@ from ..patches import NAMES
 from ..settings import Settings, read
 from ..survey import Finding, survey
 from ..upstream import DISTRIBUTIONS, Installed
-from .check_deep import gpu_warnings, start_children
 from .check_loading import loading
 from .check_report import Report
 from .check_warnings import find_warnings
@@ -45,13 +44,18 @@ def inspect_environment(environ: Mapping[str, str], *, deep: bool) -> Report:
             for record in entries
         ),
     )
-    children = start_children() if deep else None
+    children = None
+    if deep:
+        from .check_deep import gpu_warnings, start_children
+
+        children = start_children()
+        warnings = (*warnings, *gpu_warnings(children))
     return Report(
         environment=environment,
         flashinfer=installed,
         loading=loading(environment, environ, off=settings.mode == "off"),
         records=entries,
-        warnings=(*warnings, *gpu_warnings(children or ())),
+        warnings=warnings,
         children=children,
     )
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..ledger import Record, Verdict
 from ..patches import PATCHES
 from ..upstream import Installed
-from .check_deep import ChildReport
 from .check_loading import Loading
 from .check_warnings import Warn
 from .environment import Environment
 from .table import print_table
+
+if TYPE_CHECKING:  # it brings subprocess along, for --deep alone
+    from .check_deep import ChildReport
 
 #: Raised when a key of the JSON changes its meaning or goes away; new keys do not raise it.
 SCHEMA = 1

@@ -1,0 +1,115 @@
+"""The real ``check`` command in a child process, for its tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import releases
+from children import Child
+from conftest import RunChild
+
+ROOT = releases.ROOT
+
+# For a Python to which PYTHONPATH does not give the package: found, but not loaded at start-up.
+BY_HAND = """
+import sys
+sys.path[:0] = {path!r}
+from shim.cli import main
+sys.exit(main({arguments!r}))
+"""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What ``check --json`` said."""
+
+    child: Child
+    report: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return str(self.child)
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        return {patch["patch"]: patch["verdict"] for patch in self.report["patches"]}
+
+    @property
+    def reasons(self) -> list[str]:
+        return [patch["reason"] for patch in self.report["patches"]]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [warning["code"] for warning in self.report["warnings"]]
+
+
+def parse(child: Child) -> Checked:
+    """Read a child that was to print JSON and nothing else, and whose status agrees with it."""
+    assert child.returncode in (0, 1), child
+    checked = Checked(child, json.loads(child.stdout))
+    assert checked.report["exit_status"] == child.returncode, child
+    return checked
+
+
+def check(run_child: RunChild, *arguments: str, **options: Any) -> Checked:
+    """Run ``python -m shim check --json``; ``options`` are ``run_child``'s.
+
+    PATH has no ``python`` of another environment in front, which would be worth a warning.
+    """
+    env = {"PATH": path_with_this_python(), **(options.pop("env", None) or {})}
+    words = ["-m", "shim", "check", "--json", *arguments]
+    return parse(run_child(None, args=words, env=env, **options))
+
+
+def by_hand(
+    run_child: RunChild, *path: Path, arguments: Sequence[str] = ("check", "--json"), **options: Any
+) -> Child:
+    """Run ``check`` from a script that puts the checkout and ``path`` on ``sys.path`` itself."""
+    env = {"PATH": path_with_this_python(), **(options.pop("env", None) or {})}
+    code = BY_HAND.format(path=[str(ROOT), *map(str, path)], arguments=list(arguments))
+    return run_child(code, env=env, shim=options.pop("shim", False), **options)
+
+
+def path_with_this_python() -> str:
+    """PATH with the directory of the running interpreter in front."""
+    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+
+
+def pythonpath(*entries: str | Path) -> dict[str, str]:
+    """An environment whose PYTHONPATH is ``entries``."""
+    return {"PYTHONPATH": os.pathsep.join(map(str, entries))}
+
+
+def file(path: Path, text: str = "") -> Path:
+    """Write a file and the directories above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def dist_info(folder: Path, name: str, version: str) -> None:
+    """Metadata of a distribution in ``folder``."""
+    file(
+        folder / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA",
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    )
+
+
+def fake_torch(folder: Path, cuda: str) -> Path:
+    """A directory with a torch of which all but ``version.py`` is missing."""
+    file(folder / "torch" / "__init__.py", "raise SystemExit('torch was imported')\n")
+    text = f"__version__ = '2.11.0+cu'\ncuda: 'str | None' = {cuda!r}\n"
+    file(folder / "torch" / "version.py", text)
+    return folder
+
+
+def toolkit(folder: Path, release: str) -> dict[str, str]:
+    """A CUDA toolkit of which nothing but its version is there, as a child's environment."""
+    file(folder / "version.json", json.dumps({"cuda_nvcc": {"version": f"{release}.1"}}))
+    file(folder / "bin" / "nvcc", "#!/bin/sh\nexit 1\n")
+    return {"CUDA_HOME": str(folder)}

@@ -1,0 +1,132 @@
+"""``check --deep``: real children that import FlashInfer; and the documented form of the JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import children
+import pytest
+from check_command import Checked, by_hand, check, dist_info, file, parse, pythonpath, toolkit
+from conftest import CopyRelease, RunChild
+from releases import ROOT, path
+
+KINDS = ["python -c", "multiprocessing spawn", "python -m"]
+DOCUMENT = ROOT / "docs" / "check.md"
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Checked:
+    """A deep check of 0.6.3 in an environment where there is something to say under every key."""
+    scratch = tmp_path_factory.mktemp("deep")
+    dist_info(scratch / "more", "flashinfer-cubin", "0.6.3")
+    env = {
+        **pythonpath(ROOT, path("0.6.3"), scratch / "more"),
+        **toolkit(scratch / "cuda", "12.8"),
+        "FLASHINFER_SHIM_LOG": "loud",
+    }
+    return check(partial(children.run_child, scratch=scratch), "--deep", env=env)
+
+
+def test_every_child_has_the_patches_in_force(deep: Checked) -> None:
+    assert deep.child.returncode == 0, deep
+    assert [child["kind"] for child in deep.report["children"]] == KINDS
+    for child in deep.report["children"]:
+        assert (child["error"], child["fault"]) == ("", None), deep
+        assert child["shim"] == str(ROOT / "shim")
+        assert child["flashinfer"] == str(path("0.6.3") / "flashinfer" / "__init__.py")
+        verdicts = {name: record["verdict"] for name, record in child["patches"].items()}
+        assert verdicts == {"cuda_version": "applied", "fp4_quantize": "applied"}, deep
+
+
+def test_the_document_names_every_key_and_no_other(deep: Checked) -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| (\S[^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
+    documented = {key for key, kind in rows if kind.split()[0] in TYPES}
+    assert set(keys(deep.report)) == documented
+
+
+def test_the_values_are_of_the_documented_types(deep: Checked) -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| (\S[^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
+    documented = {key: kind for key, kind in rows if kind.split()[0] in TYPES}
+    for key, value in keys(deep.report, values=True):
+        words = documented[key].removesuffix(" of strings").split(" or ")
+        assert any(isinstance(value, TYPES[word]) for word in words), (key, value)
+
+
+def test_every_warning_is_documented() -> None:
+    source = (ROOT / "shim" / "cli" / "check_warnings.py").read_text()
+    source += (ROOT / "shim" / "cli" / "check_deep.py").read_text()
+    codes = set(re.findall(r'Warn\(\s*"(\w+)"', source))
+    assert codes == set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", DOCUMENT.read_text(), re.MULTILINE))
+
+
+def test_children_of_a_path_without_us_are_not_patched_and_it_is_said(run_child: RunChild) -> None:
+    checked = parse(by_hand(run_child, release="0.6.3", arguments=["check", "--json", "--deep"]))
+    assert checked.child.returncode == 1
+    for child in checked.report["children"]:
+        assert (child["error"], child["shim"], child["patches"]) == ("", None, {}), checked
+
+
+def test_the_ledger_is_found_where_another_package_is_called_shim(
+    run_child: RunChild, tmp_path: Path
+) -> None:
+    # The children's working directory comes first on their path, and with it this package.
+    file(tmp_path / "shim" / "__init__.py")
+    file(tmp_path / "shim" / "hook.py", "def status(): raise SystemExit('not ours')\n")
+    arguments = ["check", "--json", "--deep"]
+    checked = parse(by_hand(run_child, release="0.6.3", shim=True, arguments=arguments))
+    assert checked.child.returncode == 0, checked
+    for child in checked.report["children"]:
+        assert child["shim"] == str(ROOT / "shim")
+        assert child["patches"]["fp4_quantize"]["verdict"] == "applied", checked
+
+
+def test_a_child_that_cannot_import_flashinfer_is_reported_with_its_last_words(
+    run_child: RunChild, copy_release: CopyRelease
+) -> None:
+    tree = copy_release(
+        "0.6.3",
+        edit={"flashinfer/__init__.py": lambda text: f"raise OSError('no driver')\n{text}"},
+    )
+    checked = check(run_child, "--deep", release=tree)
+    assert checked.child.returncode == 1
+    for child in checked.report["children"]:
+        assert child["error"] == "exit status 1: OSError: no driver", checked
+
+    text = run_child(None, args=["-m", "shim", "check", "--deep"], release=tree)
+    assert text.returncode == 1
+    assert "OSError: no driver" in text.stdout, text
+    assert all(kind in text.stdout.splitlines()[-1] for kind in KINDS), text
+
+
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "integer": int,
+    "string": str,
+    "boolean": bool,
+    "object": dict,
+    "list": list,
+    "null": type(None),
+}
+
+
+def keys(value: Any, *, values: bool = False, prefix: str = "") -> Iterator[Any]:
+    """The keys of a JSON value as the document writes them, with their values if asked for."""
+    if isinstance(value, list):
+        for each in value:
+            if isinstance(each, dict):
+                yield from keys(each, values=values, prefix=f"{prefix}[]")
+        return
+    for name, inner in value.items():
+        key = name if not prefix else f"{prefix}.*" if prefix in OPEN else f"{prefix}.{name}"
+        if key not in NOT_THEMSELVES:
+            yield (key, inner) if values else key
+        if isinstance(inner, dict | list):
+            yield from keys(inner, values=values, prefix=key)
+
+
+#: Objects whose keys are names of something, and those that the document lists by their keys only.
+OPEN = {"companions", "children[].patches"}
+NOT_THEMSELVES = {"python", "shim", "loading", "children[].patches.*"}

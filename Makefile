@@ -13,7 +13,8 @@ ARGS ?=
 FLASHINFER = 0.6.3
 SOURCES := pyproject.toml hatch_build.py constraints.txt README.md sitecustomize.py \
     $(shell find shim -name '*.py' -o -name py.typed)
-PIP = -m pip --disable-pip-version-check -qq
+# Not compiled beforehand: most of torch is never imported here.
+INSTALL = -m pip --disable-pip-version-check -qq install --no-compile
 PIN = -c constraints.txt
 
 SHELL := /bin/sh
@@ -35,8 +36,8 @@ demo: .venv-demo/.ready
 # needs. Where pip finds a CPU build of torch, it takes that.
 .venv-demo/.ready: $(SOURCES) | .venv-demo
 	@echo "Installing torch, FlashInfer $(FLASHINFER) and flashinfer-shim into .venv-demo ..."
-	@.venv-demo/bin/python $(PIP) install $(PIN) ".[demo]"
-	@.venv-demo/bin/python $(PIP) install --no-deps flashinfer-python==$(FLASHINFER)
+	@.venv-demo/bin/python $(INSTALL) $(PIN) ".[demo]"
+	@.venv-demo/bin/python $(INSTALL) --no-deps flashinfer-python==$(FLASHINFER)
 	@touch $@
 
 # --- make test, make lint -------------------------------------------------------------------------
@@ -52,7 +53,7 @@ lint: .venv/.ready
 
 .venv/.ready: pyproject.toml hatch_build.py constraints.txt | .venv
 	@echo "Installing the tools for tests and checks into .venv ..."
-	@.venv/bin/python $(PIP) install $(PIN) -e ".[test,dev]"
+	@.venv/bin/python $(INSTALL) $(PIN) -e ".[test,dev]"
 	@touch $@
 
 # --- make wheel -----------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ wheel: .venv/.ready
 	@rm -rf dist .venv-wheel
 	.venv/bin/python -m build --no-isolation
 	@$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python $(PIP) install $(PIN) dist/*.whl
+	.venv-wheel/bin/python $(INSTALL) $(PIN) dist/*.whl
 	.venv-wheel/bin/flashinfer-shim --version
 	.venv-wheel/bin/flashinfer-shim path
 	.venv-wheel/bin/flashinfer-shim check --json > dist/check.json || test $$? -eq 1

@@ -188,8 +188,8 @@ class Gate:
 def find_gate() -> "Gate | None":
     """Return the gate on ``sys.meta_path``, put there by whichever copy of us, or None."""
     for finder in sys.meta_path:
-        # The type's attribute: a finder of someone else's may answer to any name.
-        if getattr(type(finder), "flashinfer_shim_gate", False) is True:
+        # Not just true: a finder of someone else's may answer to any name.
+        if getattr(finder, "flashinfer_shim_gate", False) is True:
             gate: Gate = finder  # type: ignore[assignment]
             return gate
     return None

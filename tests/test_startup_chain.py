@@ -178,6 +178,22 @@ def test_two_copies_of_us_install_one_gate_and_run_it_once(
     assert run_child(WHAT_RAN, env=trees.path(second, ours, user)).stdout == RAN_ONCE
 
 
+def test_of_two_copies_the_first_ones_gate_stays(
+    run_child: RunChild, tmp_path: Path, ours: Path
+) -> None:
+    second = trees.checkout(tmp_path / "second")
+    child = run_child(
+        """
+        import sys
+        module = sys.modules["_flashinfer_shim_gate"]
+        print(module.__file__, type(sys.meta_path[0]) is module.Gate, sys.meta_path[0].directory)
+        """,
+        env=trees.path(ours, second),
+    )
+    package = ours.parent
+    assert child.stdout == f"{package / 'gate.py'} True {package}\n", child
+
+
 def test_our_directory_twice_through_a_link_runs_it_once(
     run_child: RunChild, tmp_path: Path, ours: Path
 ) -> None:
@@ -188,9 +204,11 @@ def test_our_directory_twice_through_a_link_runs_it_once(
         assert run_child(WHAT_RAN, env=trees.path(*order)).stdout == RAN_ONCE
 
 
-@pytest.mark.parametrize("order", ["ours other user", "other ours user", "ours user other"])
+@pytest.mark.parametrize(
+    ("order", "turns"), [("ours other user", 1), ("other ours user", 1), ("ours user other", 0)]
+)
 def test_a_shim_that_searches_the_whole_path_and_we_do_not_call_each_other_for_ever(
-    run_child: RunChild, tmp_path: Path, ours: Path, order: str
+    run_child: RunChild, tmp_path: Path, ours: Path, order: str, turns: int
 ) -> None:
     folders = {
         "ours": ours,
@@ -198,9 +216,12 @@ def test_a_shim_that_searches_the_whole_path_and_we_do_not_call_each_other_for_e
         "user": trees.write(tmp_path / "user", {"sitecustomize.py": USER}),
     }
     environment = trees.path(*(folders[name] for name in order.split()))
-    child = run_child("import sys; print(sys.ran, 'sitecustomize' in sys.modules)", env=environment)
+    child = run_child(
+        "import sys; print(sys.ran, getattr(sys, 'turns', 0), 'sitecustomize' in sys.modules)",
+        env=environment,
+    )
     assert child.stderr == ""
-    assert child.stdout == "['sitecustomize', 'sitecustomize'] True\n", child
+    assert child.stdout == f"['sitecustomize', 'sitecustomize'] {turns} True\n", child
 
 
 def test_running_twice_in_one_process_installs_one_gate(

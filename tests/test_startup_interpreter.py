@@ -150,15 +150,10 @@ def test_a_relative_pythonpath_survives_a_change_of_directory(
     assert child.stdout == "patched\n", child
 
 
-def test_our_file_imported_under_another_name_runs_no_sitecustomize(
+def test_our_file_run_as_a_script_runs_no_sitecustomize(
     run_child: RunChild, tmp_path: Path
 ) -> None:
+    ours = trees.checkout(tmp_path / "ours")
     user = trees.write(tmp_path / "user", {"sitecustomize.py": "print('of the user')"})
-    child = run_child(
-        f"""
-        import runpy
-        runpy.run_path({str(trees.SITECUSTOMIZE)!r}, run_name="__main__")
-        """,
-        env=trees.path(trees.checkout(tmp_path / "ours"), user),
-    )
-    assert child.stdout == "of the user\n", child
+    child = run_child(None, args=[ours / "sitecustomize.py"], env=trees.path(ours, user))
+    assert (child.stdout, child.stderr) == ("of the user\n", "")

@@ -15,15 +15,17 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from . import announce, records
-from .apply import Applied, ForeignFunction, apply
 from .errors import ShimError
 from .ledger import Ledger, Record, Verdict
 from .patches import NAMES
 from .settings import Settings, read
 from .survey import Finding, survey
+
+if TYPE_CHECKING:  # wrapt comes with it, so only when there is something to patch
+    from .apply import Applied
 
 
 class GateLike(Protocol):
@@ -161,13 +163,14 @@ def _executed(module: ModuleType) -> None:
 
 
 def _patch(module: ModuleType, *, everywhere: bool) -> None:
-    from . import late
-
     settings = _process.settings
     findings = _process.wanted.get(module.__name__, [])
     findings = [f for f in findings if not _in_force(module, f)]
     if settings is None or not findings:
         return
+    from . import late
+    from .apply import ForeignFunction, apply
+
     try:
         done = apply(module, findings, settings, everywhere=everywhere)
     except ForeignFunction as fault:

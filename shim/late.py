@@ -1,12 +1,14 @@
 """References to an original that no namespace holds: in a closure, a class, a functools.partial.
 
 They cannot be rebound, so Dynamo is told what to trace when it meets the original itself. Only
-late activation needs this, since an early one leaves no such references.
+late activation needs this, since an early one leaves no such references. torch keeps such an
+instruction for ever; it is withdrawn by letting it lead to a copy of the original.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,52 +16,52 @@ import torch
 from . import announce
 from .apply import Applied
 
-#: id of the original -> switch of its redirection; torch keeps redirections for ever, so they
-#: are switched off rather than removed.
-_switches: dict[int, _Switch] = {}
-
-
-class _Switch:
-    def __init__(self, applied: Applied) -> None:
-        self.original = applied.original  # keeps the id taken
-        self.replacement = applied.replacement
-        self.on = True
+#: What Dynamo traces for a redirected original, by a key of its own. A global of this module and
+#: a plain string key, since Dynamo can guard on those and on no object of ours.
+_traced: dict[str, Callable[..., Any]] = {}
+#: Redirected originals (which keeps their ids taken) and copies of them, by the same key.
+_redirected: dict[str, tuple[types.FunctionType, types.FunctionType]] = {}
 
 
 def redirect(applied: Applied) -> None:
     """Let Dynamo trace the replacement where it meets the original."""
-    known = _switches.get(id(applied.original))
-    if known is not None:
-        known.replacement, known.on = applied.replacement, True
-        return
     original = applied.original
     if not isinstance(original, types.FunctionType):
         return  # Dynamo looks through a functools.cache object and cannot be redirected there.
-    switch = _Switch(applied)
-    plain = types.FunctionType(
-        original.__code__,
-        original.__globals__,
-        original.__name__,
-        original.__defaults__,
-        original.__closure__,
-    )
-    plain.__kwdefaults__ = original.__kwdefaults__
+    key = _key(original)
+    _traced[key] = applied.replacement
+    if key in _redirected:
+        return
 
     def substitute(*args: Any, **kwargs: Any) -> Any:
-        if switch.on:
-            return switch.replacement(*args, **kwargs)
-        return plain(*args, **kwargs)
+        return _traced[key](*args, **kwargs)
 
     try:
         torch.compiler.substitute_in_graph(original, skip_signature_check=True)(substitute)
     except Exception as fault:
         announce.info(f"{applied.finding.target}: hidden references stay as they are: {fault}")
         return
-    _switches[id(original)] = switch
+    _redirected[key] = (original, _copy(original))
 
 
 def withdraw(applied: Applied) -> None:
-    """Let Dynamo trace the original again."""
-    switch = _switches.get(id(applied.original))
-    if switch is not None:
-        switch.on = False
+    """Let Dynamo trace the original again, by way of its copy."""
+    key = _key(applied.original)
+    if key in _redirected:
+        _traced[key] = _redirected[key][1]
+
+
+def _key(original: object) -> str:
+    return f"{getattr(original, '__qualname__', '')} {id(original):#x}"
+
+
+def _copy(function: types.FunctionType) -> types.FunctionType:
+    copy = types.FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

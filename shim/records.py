@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from .apply import Applied
+from typing import TYPE_CHECKING
+
 from .ledger import Record, Verdict
 from .patches import PATCHES, Patch
 from .survey import Finding
+
+if TYPE_CHECKING:  # it brings wrapt along, which ``check`` does without
+    from .apply import Applied
 
 
 def unjudged(patch: Patch, verdict: Verdict, reason: str, action: str = "") -> Record:

@@ -1,0 +1,165 @@
+"""Start the children of ``prove`` and listen to them. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal
+
+from ..cli.run import put_first
+from ..location import package_directory, startup_directory
+from .examples import Example
+
+Side = Literal["without", "with"]
+
+#: Seconds of silence after which a child is ended: a first build of a kernel takes minutes.
+TIME_LIMIT = 900.0
+
+
+@dataclass
+class Answers:
+    """What one side said.
+
+    Attributes:
+        environment: of the child, None if none came as far as FlashInfer's import.
+        results: by the name of the example.
+        faults: by the name of the example, why there is no result.
+    """
+
+    environment: dict[str, Any] | None = None
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+
+def ask(
+    side: Side,
+    wanted: Sequence[Example],
+    *,
+    arch: str | None,
+    tell: Callable[[str], None],
+    time_limit: float = TIME_LIMIT,
+    environ: Mapping[str, str] | None = None,
+) -> Answers:
+    """Run the examples on one side, in one child, or in more where one does not survive.
+
+    Args:
+        side: without or with us.
+        wanted: the examples.
+        arch: the compute capability to pretend, None for the GPU or the default.
+        tell: called with what begins now.
+        time_limit: seconds that a child may be silent.
+        environ: the environment to derive the child's from; this process's own when left out.
+
+    Raises:
+        FileNotFoundError: this installation lacks the start-up file.
+    """
+    answers = Answers()
+    pending = [example.name for example in wanted]
+    env = environment(side, os.environ if environ is None else environ)
+    while pending:
+        tell(f"{side} us: importing FlashInfer")
+        with tempfile.TemporaryDirectory(prefix="flashinfer-shim-") as scratch:
+            request = {"side": side, "arch": arch, "scratch": scratch, "examples": pending}
+            fault = _listen(request, env, answers, pending, tell, time_limit)
+        if pending:
+            # The one that was running is to blame, or all where none had begun.
+            begun = pending[:1] if answers.environment is not None else list(pending)
+            answers.faults.update(dict.fromkeys(begun, fault))
+            del pending[: len(begun)]
+    return answers
+
+
+def environment(side: Side, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child: the documented PYTHONPATH, or one without our directory."""
+    env = dict(environ)
+    first, *others = put_first(startup_directory(), env.get("PYTHONPATH", "")).split(os.pathsep)
+    entries = [first, *others] if side == "with" else others
+    env.pop("PYTHONPATH", None)
+    if entries:
+        env["PYTHONPATH"] = os.pathsep.join(entries)
+    if side == "without":
+        env["FLASHINFER_SHIM"] = "off"
+    return env
+
+
+def _listen(
+    request: Mapping[str, Any],
+    env: Mapping[str, str],
+    answers: Answers,
+    pending: list[str],
+    tell: Callable[[str], None],
+    time_limit: float,
+) -> str:
+    """Follow one child; takes what is done off ``pending``. Why it left something there, if so."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
+        with _started(request, env, stderr) as child:
+            for event in _events(child, time_limit):
+                if event is None:
+                    return f"no answer within {time_limit:g} s; the child was ended"
+                kind, name = event.pop("event"), event.pop("example", "")
+                if kind == "environment":
+                    answers.environment = event
+                elif kind == "begin":
+                    tell(f"{request['side']} us: {name}")
+                else:
+                    answers.results[name] = event
+                    pending.remove(name)
+            if not pending:
+                return ""
+            status = child.wait()
+        stderr.seek(0)
+        lines = [line.strip() for line in stderr if line.strip()]
+    return f"the child ended with status {status}: {lines[-1] if lines else 'nothing on stderr'}"
+
+
+@contextmanager
+def _started(
+    request: Mapping[str, Any], env: Mapping[str, str], stderr: IO[str]
+) -> Iterator[subprocess.Popen[str]]:
+    script = os.path.join(package_directory(), "proof", "start.py")
+    child = subprocess.Popen(
+        [sys.executable, script, json.dumps(request)],
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        # The whole session: a build in it has children of its own.
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _events(child: subprocess.Popen[str], time_limit: float) -> Iterator[dict[str, Any] | None]:
+    """What the child says until it closes its stdout; None, as the last, if it falls silent."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in child.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=time_limit)
+        except queue.Empty:
+            yield None
+            return
+        if line is None:
+            return
+        yield json.loads(line)

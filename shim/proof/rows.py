@@ -1,0 +1,122 @@
+"""From what the two sides said to rows that are as they should be or not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .children import Answers
+from .examples import Example
+
+#: Version of the JSON that ``prove --json`` prints.
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One example, both sides.
+
+    Attributes:
+        patch, name: of the example.
+        refused: whether the compiler refused the call without us.
+        reason: why, in its own words.
+        runs: one for each way of running the call with us, as ``compiling.Run`` says.
+        problems: what is not as it should be, one sentence each.
+    """
+
+    patch: str
+    name: str
+    refused: bool
+    reason: str
+    runs: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    problems: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def passed(self) -> bool:
+        """It fails without us, and all is well with us."""
+        return not self.problems
+
+
+def make_row(example: Example, without: Answers, with_us: Answers) -> Row:
+    """Judge one example.
+
+    Without us the compiler has to refuse it, or there is nothing to prove; save where the ledger
+    says that FlashInfer cured the fault itself. With us the patch has to be in force, and every
+    run without fault.
+    """
+    verdict, why_not = _verdict(example, with_us)
+    before = without.results.get(example.name)
+    problems = []
+    if before is None:
+        problems.append(f"without us: {without.faults[example.name]}")
+    elif not before["refused"] and verdict != "not needed":
+        problems.append(f"without us the compiler should refuse it, but: {before['reason']}")
+    after = with_us.results.get(example.name)
+    if after is None:
+        problems.append(f"with us: {with_us.faults[example.name]}")
+    elif verdict not in ("applied", "not needed"):
+        problems.append(f"patch {example.patch} is {verdict}: {why_not}")
+    runs = after["runs"] if after else []
+    problems += [f"{run['kind']}, {run['backend']}: {run['fault']}" for run in runs if run["fault"]]
+    return Row(
+        example.patch,
+        example.name,
+        refused=bool(before and before["refused"]),
+        reason=before["reason"] if before else without.faults[example.name],
+        runs=runs,
+        problems=problems,
+    )
+
+
+def _verdict(example: Example, answers: Answers) -> tuple[str, str]:
+    ledger = answers.environment["ledger"] if answers.environment else []
+    for record in ledger:
+        if record["patch"] == example.patch:
+            return record["verdict"], "; ".join(filter(None, (record["reason"], record["action"])))
+    return "not in the ledger", "the shim was not loaded there"
+
+
+def as_json(rows: Sequence[Row], environment: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The object that ``prove --json`` prints: see docs/prove.md."""
+    return {
+        "schema": SCHEMA,
+        "passed": all(row.passed for row in rows),
+        "environment": environment,
+        "rows": [asdict(row) | {"passed": row.passed} for row in rows],
+    }
+
+
+def describe(runs: Sequence[Mapping[str, Any]]) -> str:
+    """What the runs showed, one line for those that showed the same."""
+    backends: dict[str, list[str]] = {}
+    for run in runs:
+        backends.setdefault(_finding(run), []).append(run["backend"])
+    kinds = {_finding(run): _KINDS[run["kind"]] for run in runs}
+    return "\n".join(
+        f"{kinds[finding]} ({', '.join(names)}): {finding}" for finding, names in backends.items()
+    )
+
+
+_KINDS = {
+    "trace": "fake CUDA tensors",
+    "values": "reference values",
+    "kernels": "kernels",
+    "cuda graph": "CUDA graph",
+}
+
+
+def _finding(run: Mapping[str, Any]) -> str:
+    if run["fault"]:
+        return f"failed, {run['fault']}"
+    parts = []
+    if run["frames"] is not None:
+        parts.append(f"{run['graphs']} graphs of {run['frames']} frames")
+    elif run["compared"] != "errors":
+        parts.append("captured, replayed twice")
+    parts.append(f"{run['compared']} equal")
+    if run["op_calls"]:
+        parts.append(f"op ran {run['op_calls']} times")
+    if run["note"]:
+        parts.append(run["note"])
+    return ", ".join(parts)

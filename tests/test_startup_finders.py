@@ -113,6 +113,55 @@ def test_a_finder_without_find_spec_is_skipped(
     assert (child.stdout, child.stderr) == ("patched\n", "")
 
 
+def test_a_finder_that_gives_the_same_spec_again_is_gated_once(
+    run_child: RunChild, ours: Path, lib: Path
+) -> None:
+    child = run_child(
+        """
+        import importlib.machinery, importlib.util, sys
+        spec = importlib.machinery.PathFinder.find_spec("flashinfer")
+        native = spec.loader
+        class Keeps:
+            def find_spec(self, name, path=None, target=None):
+                return spec if name == "flashinfer" else None
+        sys.meta_path.insert(1, Keeps())
+        for _ in range(3):
+            assert importlib.util.find_spec("flashinfer") is spec
+        import flashinfer
+        print(flashinfer.answer(), sys.meta_path[0].engaged, flashinfer.__loader__ is native)
+        """,
+        env=trees.path(ours, lib),
+    )
+    assert child.stdout == "patched 1 True\n", child
+
+
+def test_an_import_while_another_thread_is_probing_is_patched(
+    run_child: RunChild, ours: Path, lib: Path
+) -> None:
+    child = run_child(
+        """
+        import sys, threading
+        probing, imported = threading.Event(), threading.Event()
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                if threading.current_thread() is prober:
+                    probing.set()
+                    imported.wait(60)
+        sys.meta_path.insert(1, Slow())
+        # Directly, as pkgutil does: the import system would hold its lock meanwhile.
+        prober = threading.Thread(target=sys.meta_path[0].find_spec, args=("flashinfer",))
+        prober.start()
+        probing.wait(60)
+        import flashinfer
+        imported.set()
+        prober.join()
+        print(flashinfer.answer())
+        """,
+        env=trees.path(ours, lib),
+    )
+    assert child.stdout == "patched\n", child
+
+
 def test_a_finder_that_answers_to_every_name_is_not_taken_for_our_gate(
     run_child: RunChild, ours: Path, lib: Path
 ) -> None:

@@ -34,8 +34,8 @@ class Run:
         frames: how often the compiler translated the function, None where it was not counted.
         graphs: how many graphs came of that.
         op_calls: how often our ops ran in one further call for each batch size; None likewise.
-        compared: with eager: ``bits`` (and all that follows), ``shapes and strides`` (and dtypes and
-            devices), or ``errors`` where FlashInfer refuses the call on this card.
+        compared: with eager: ``bits`` (and all of the next), ``shapes and strides`` (and dtypes
+            and devices), or ``errors`` where FlashInfer refuses the call on this card.
         note: what a reader should know of the comparison.
         fault: why it is not as it should be, empty if it is.
     """
@@ -134,7 +134,7 @@ def try_step(step: Step, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, Any] |
     """The result, or the error in one line."""
     try:
         result = step(*inputs)
-        if inputs[0].is_cuda and torch.cuda.is_initialized():
+        if inputs[0].is_cuda and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             # A kernel that could not be launched is told of by the next one: let that be here.
             torch.ones(1, device="cuda")
             torch.cuda.synchronize()
@@ -183,7 +183,8 @@ def run_sizes(
             run.op_calls = _op_calls(compiled, (each for _, each in _all_inputs(example, device)))
     if raised:
         sizes = ", ".join(map(str, raised))
-        run.note = f"for m={sizes} eager and compiled raise {next(iter(raised.values()))}"
+        error = next(iter(raised.values()))
+        run.note = "; ".join(filter(None, (run.note, f"m={sizes}: both raise {error}")))
     if len(raised) == len(SIZES):
         run.compared = ERRORS
     run.fault = _miscount(example, run)

@@ -111,10 +111,9 @@ def _finding(run: Mapping[str, Any]) -> str:
         return f"failed, {run['fault']}"
     parts = []
     if run["frames"] is not None:
-        parts.append(f"{run['graphs']} graphs of {run['frames']} frames")
+        parts += [f"{run['graphs']} graphs of {run['frames']} frames", f"{run['compared']} equal"]
     elif run["compared"] != "errors":
-        parts.append("captured, replayed twice")
-    parts.append(f"{run['compared']} equal")
+        parts += ["captured, replayed twice", f"{run['compared']} equal"]
     if run["op_calls"]:
         parts.append(f"op ran {run['op_calls']} times")
     if run["note"]:

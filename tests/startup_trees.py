@@ -6,14 +6,18 @@ way to the hook and back. The tests at the end of the file list use the real one
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from pathlib import Path
 from textwrap import dedent
 from typing import Protocol
 
+import children
 import releases
+from conftest import RunChild
 
+SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 SITECUSTOMIZE = releases.ROOT / "sitecustomize.py"
 GATE = releases.ROOT / "shim" / "gate.py"
 
@@ -82,6 +86,12 @@ def toy_flashinfer(folder: Path) -> Path:
     """A package ``flashinfer`` in ``folder``, whose ``ops.answer`` the hook patches."""
     write(folder / "flashinfer", TOY)
     return folder
+
+
+def on_python(version: str, scratch: Path) -> RunChild:
+    """``run_child`` with that interpreter; skips the test on a machine without it."""
+    python = children.python_or_skip(version)
+    return functools.partial(children.run_child, scratch=scratch, python=python)
 
 
 def path(*entries: Path | str) -> dict[str, str | None]:

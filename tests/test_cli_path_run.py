@@ -17,7 +17,6 @@ from conftest import RunChild
 import shim
 from shim.cli.run import put_first
 
-SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 HERE = str(releases.ROOT)
 SHOW_PATH = "import json, os; print(json.dumps(os.environ['PYTHONPATH'].split(os.pathsep)))"
 
@@ -33,7 +32,7 @@ def installed(tmp_path: Path) -> Path:
     return site_packages
 
 
-@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize("version", trees.SUPPORTED)
 def test_path_in_a_checkout_prints_its_root(run_child: RunChild, version: str) -> None:
     python = children.python_or_skip(version)
     child = run_child(None, python=python, args=["-m", "shim", "path"])
@@ -123,7 +122,7 @@ def test_what_run_starts_is_patched(run_child: RunChild, tmp_path: Path) -> None
     assert (child.stdout, child.stderr) == ("patched\n", "")
 
 
-@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize("version", trees.SUPPORTED)
 @pytest.mark.parametrize("dashes", [["--"], []])
 def test_run_hands_every_argument_on(run_child: RunChild, version: str, dashes: list[str]) -> None:
     python = children.python_or_skip(version)
@@ -201,7 +200,7 @@ def test_put_first_drops_and_adds_nothing_of_the_users(before: str, after: list[
     assert put_first("/ours", result) == result
 
 
-@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize("version", trees.SUPPORTED)
 def test_version_and_help_need_no_command(run_child: RunChild, version: str) -> None:
     python = children.python_or_skip(version)
     child = run_child(None, python=python, args=["-m", "shim", "--version"])

@@ -49,6 +49,12 @@ print(sys.turns)
 """
 
 
+@pytest.fixture(params=trees.SUPPORTED)
+def run_child(request: pytest.FixtureRequest, tmp_path: Path) -> RunChild:
+    """Each test runs on every interpreter: the import system differs between them."""
+    return trees.on_python(request.param, tmp_path)
+
+
 def _environment(tmp_path: Path, hook: str) -> dict[str, str | None]:
     ours = trees.wheel(tmp_path / "ours", hook)
     return trees.path(ours, trees.toy_flashinfer(tmp_path / "lib"))

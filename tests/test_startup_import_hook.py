@@ -13,6 +13,12 @@ from conftest import RunChild
 Environment = dict[str, str | None]
 
 
+@pytest.fixture(params=trees.SUPPORTED)
+def run_child(request: pytest.FixtureRequest, tmp_path: Path) -> RunChild:
+    """Each test runs on every interpreter: the import system differs between them."""
+    return trees.on_python(request.param, tmp_path)
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> Environment:
     return trees.path(trees.wheel(tmp_path / "ours"), trees.toy_flashinfer(tmp_path / "lib"))

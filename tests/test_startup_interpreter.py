@@ -11,7 +11,6 @@ import pytest
 import startup_trees as trees
 from conftest import RunChild
 
-SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 TOO_OLD = ("2.7", "3.6", "3.7", "3.8", "3.9")
 
 LIST_MODULES = "import sys; print('\\n'.join(sorted(sys.modules)))"
@@ -22,7 +21,7 @@ HAS_GATE = (
 USE_TOY = "import flashinfer; print(flashinfer.answer())"
 
 
-@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize("version", trees.SUPPORTED)
 def test_start_loads_our_two_modules_and_no_other(
     run_child: RunChild, tmp_path: Path, version: str
 ) -> None:
@@ -37,7 +36,7 @@ def test_start_loads_our_two_modules_and_no_other(
     assert "sitecustomize" in ours.stdout.split()
 
 
-@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize("version", trees.SUPPORTED)
 @pytest.mark.parametrize("code", ["pass", "print('out')", "import sys; sys.exit('wrong')", "1/0"])
 def test_start_leaves_stdout_stderr_and_the_exit_status_as_they_are(
     run_child: RunChild, tmp_path: Path, version: str, code: str

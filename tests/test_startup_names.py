@@ -21,6 +21,12 @@ PRIVATELY = ["patched", PRIVATE, None]
 FOREIGN = {"shim/__init__.py": "mine = 'foreign'", "shim/gate.py": "raise ValueError('not ours')"}
 
 
+@pytest.fixture(params=trees.SUPPORTED)
+def run_child(request: pytest.FixtureRequest, tmp_path: Path) -> RunChild:
+    """Each test runs on every interpreter: the import system differs between them."""
+    return trees.on_python(request.param, tmp_path)
+
+
 @pytest.fixture
 def lib(tmp_path: Path) -> Path:
     return trees.toy_flashinfer(tmp_path / "lib")

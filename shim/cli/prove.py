@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..proof.children import ask
@@ -31,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pretend a device of this compute capability and use no GPU; "
         "where there is no GPU, 12.0 is pretended when left out",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")
+    parser.add_argument("--save", metavar="FILE", type=_file, help="write that object to FILE too")
     parser.epilog = (
         "Exit status: 0 if every call fails without us and passes with us, 1 if not, 2 for wrong "
         "usage."
@@ -52,8 +54,11 @@ def main(args: argparse.Namespace) -> int:
         progress.clear()
     rows = [make_row(example, without, with_us) for example in wanted]
     environment = with_us.environment or without.environment
+    text = json.dumps(as_json(rows, environment), indent=2)
+    if args.save is not None:
+        args.save.write_text(text + "\n", encoding="utf-8")
     if args.json:
-        print(json.dumps(as_json(rows, environment), indent=2))
+        print(text)
     else:
         _print(rows, environment)
     return 0 if all(row.passed for row in rows) else 1
@@ -69,6 +74,13 @@ def _arch(word: str) -> str:
     if not re.fullmatch(r"\d+\.\d", word):
         raise argparse.ArgumentTypeError(f"{word!r} is not of the form major.minor, as 12.0")
     return word
+
+
+def _file(word: str) -> Path:
+    path = Path(word)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{word!r} is not a file in a directory that exists")
+    return path
 
 
 class _Progress:

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Runs `prove` with real kernels: on a machine with a GPU, for each FlashInfer wheel in a directory.
+#
+#   bench/gpu_prove.sh WHEELS OUT
+#
+# WHEELS  wheels of flashinfer_python (one release each) and of whatever their import needs beyond
+#         what is installed (apache_tvm_ffi, nvidia_ml_py, tabulate, nvidia_cutlass_dsl, ...)
+# OUT     for each release prove-RELEASE.txt and prove-RELEASE.json, and machine.txt
+#
+# Needs python3 with torch for this GPU, pip, wrapt, packaging and importlib-metadata
+# (installed, or among the wheels), nvcc, and no network. Kernels are built into FlashInfer's own
+# cache, FLASHINFER_WORKSPACE_BASE if that is set: the first run takes minutes. Exit status: 0 if
+# every release passed.
+set -euo pipefail
+
+if [[ $# -ne 2 || ! -d $1 ]]; then
+    echo "usage: bench/gpu_prove.sh WHEELS OUT (WHEELS is a directory of wheels)" >&2
+    exit 2
+fi
+wheels=$(cd "$1" && pwd)
+mkdir -p "$2"
+out=$(cd "$2" && pwd)
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+shopt -s nullglob
+releases=("$wheels"/flashinfer_python-*.whl)
+if [[ ${#releases[@]} -eq 0 ]]; then
+    echo "bench/gpu_prove.sh: no flashinfer_python-*.whl in $wheels" >&2
+    exit 2
+fi
+others=()
+for wheel in "$wheels"/*.whl; do
+    [[ $wheel == */flashinfer_python-* ]] || others+=("$wheel")
+done
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+install() { # DIRECTORY WHEEL...
+    python3 -m pip --disable-pip-version-check install --quiet --no-index --no-deps \
+        --no-compile --target "$@"
+}
+
+{
+    date -u +%Y-%m-%d
+    nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader
+    nvcc --version | tail -n 1
+    python3 -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda)'
+} | tee "$out/machine.txt"
+
+common=$scratch/common
+mkdir "$common"
+if [[ ${#others[@]} -gt 0 ]]; then
+    install "$common" "${others[@]}"
+fi
+# Python reads no .pth file of a --target directory, and nvidia-cutlass-dsl is reached through one.
+others_path=$common
+for file in "$common"/*.pth; do
+    while IFS= read -r line || [[ -n $line ]]; do
+        if [[ $line != import* && -d $common/$line ]]; then
+            others_path+=:$common/$line
+        fi
+    done < <(sed '/^[[:space:]]*\(#\|$\)/d' "$file")
+done
+
+failed=0
+for wheel in "${releases[@]}"; do
+    release=${wheel##*/flashinfer_python-}
+    release=${release%%-*}
+    site=$scratch/flashinfer-$release
+    install "$site" "$wheel"
+    echo "=== FlashInfer $release ===" >&2
+    PYTHONPATH=$root:$site:$others_path COLUMNS=160 \
+        python3 -m shim prove --save "$out/prove-$release.json" |
+        tee "$out/prove-$release.txt" || failed=1
+done
+exit "$failed"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .fp4_fake_cute import fake_cute_dsl
 from .fp4_fake_invariant import fake_batch_invariant
-from .fp4_layout import round_up, row_tile
+from .fp4_layout import round_up, row_tile, with_slack
 from .fp4_traits import Fp4Traits
 
 OMITTED: Final = object()
@@ -76,7 +76,14 @@ def fake_fp4_quantize(
         )
     if backend == "cute-dsl" and traits.cute is not None:
         return fake_cute_dsl(
-            traits, input, global_scale, sf_vec_size, sf_use_ue8m0, tile=tile, recipe=recipe
+            traits,
+            input,
+            global_scale,
+            sf_vec_size,
+            sf_use_ue8m0,
+            tile=tile,
+            is_8x4=is_sf_8x4_layout,
+            recipe=recipe,
         )
     if backend != "cuda" and not (backend == "auto" and "auto" in traits.backends):
         *others, last = map(repr, traits.backends)
@@ -121,7 +128,7 @@ def _fake_cuda(
         sf = input.new_empty((round_up(m, tile) * padded,), dtype=torch.uint8)
         sf = sf.reshape(-1, padded if traits.padded_columns else columns)
     else:
-        rows = round_up(m, 16) if traits.linear_slack else m
+        rows = with_slack(m) if traits.linear_slack else m
         sf = input.new_empty((rows * columns,), dtype=torch.uint8)
         sf = sf[: m * columns].reshape(-1, columns)
     if column_major:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .fp4_layout import round_up
+from .fp4_layout import round_up, with_slack
 from .fp4_traits import CuteTraits, Fp4Traits
 
 _MXFP4_DTYPES = (torch.float16, torch.bfloat16)
@@ -30,12 +30,14 @@ def fake_cute_dsl(
     sf_use_ue8m0: bool,
     *,
     tile: int,
+    is_8x4: bool,
     recipe: Any,
 ) -> tuple[Tensor, Tensor]:
     """Return empty outputs; arguments, results and errors as those of ``fake_fp4_quantize``.
 
     Args:
         tile: Rows that the layout of scales pads to; 1 is the linear layout.
+        is_8x4: What the caller said of 8x4, which some releases mind in the linear layout too.
         recipe: The 4over6 recipe that the caller found, or None.
     """
     assert traits.cute is not None  # this release has the backend
@@ -49,16 +51,16 @@ def fake_cute_dsl(
         )
     _check_format(sf_vec_size, sf_use_ue8m0)
     if sf_use_ue8m0:
+        if is_8x4 and not traits.cute.mxfp4_8x4:
+            raise ValueError(
+                "CuTe-DSL MXFP4 kernel does not support 8x4 layout. "
+                "Supported: swizzled 128x4 and linear."
+            )
         return _fake_mxfp4(traits.cute, input, tile)
     return _fake_nvfp4(traits, traits.cute, input, global_scale, tile, recipe)
 
 
 def _fake_mxfp4(cute: CuteTraits, input: Tensor, tile: int) -> tuple[Tensor, Tensor]:
-    if tile == 8 and not cute.mxfp4_8x4:
-        raise ValueError(
-            "CuTe-DSL MXFP4 kernel does not support 8x4 layout. "
-            "Supported: swizzled 128x4 and linear."
-        )
     assert input.dtype in _MXFP4_DTYPES, (
         f"Input dtype must be float16 or bfloat16, got {input.dtype}"
     )
@@ -100,11 +102,10 @@ def _fake_nvfp4(
         recipe = _upstream_four_over_six().current_nvfp4_4over6_config()
         if recipe is not None and input.dtype == torch.float8_e4m3fn:
             raise ValueError("FLASHINFER_NVFP4_4OVER6 requires fp16 or bf16 input")
+    rows = round_up(m, tile)
     pads_by_16 = tile == 1 or (tile == 8 and cute.tma_8x4_tile == 16)
     if pads_by_16 and recipe is None and _large(cute, m, k, input.dtype):
-        rows = round_up(m, 16)
-    else:
-        rows = round_up(m, tile)
+        rows = with_slack(m) if tile == 1 else round_up(m, 16)
     if tile > 1:
         _refuse_no_columns(columns)
     sf = _bytes(input, rows * padded)

@@ -41,7 +41,7 @@ def _entries_behind(here):
     # type: (str) -> list[str]
     # Only those: two files that each search the whole of sys.path would call each other for ever.
     for position, entry in enumerate(sys.path):
-        if os.path.realpath(entry) == here:
+        if entry == here or os.path.realpath(entry) == here:
             return sys.path[position + 1 :]
     return []
 
@@ -51,12 +51,11 @@ def _run_next(entries):
     # Files in the middle of running, kept on sys because this module may be there twice: whoever
     # comes round to us again continues behind the last of them.
     running = sys.__dict__.setdefault("_flashinfer_shim_running", [])
-    own = os.path.realpath(__file__)
     for entry in entries:
         spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(_NAME, [entry])
         if spec is None or spec.loader is None:  # nothing, or a mere folder of that name
             continue
-        found = os.path.realpath(spec.origin)
+        own, found = os.path.realpath(__file__), os.path.realpath(spec.origin)
         if found == own or found in running:
             continue
         running += [own, found]

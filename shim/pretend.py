@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 import types
+from typing import Any
 
 import torch
+
+_sym: Any = torch  # sym_min and sym_max have no types
 
 #: sm_120: the newest architecture that every covered release knows.
 DEFAULT_ARCH = "12.0"
@@ -61,3 +64,44 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         setattr(torch.cuda, name, stand_in)
     if torch.version.cuda is None:
         torch.version.cuda = _PRETENDED_CUDA
+        _do_without_a_device_guard()
+
+
+def _do_without_a_device_guard() -> None:
+    """Let ``tensor[a:b]`` and ``tensor.cuda()`` work on fake CUDA tensors.
+
+    A CPU build has no device guard for them. Plain slices and whole numbers become the narrow and
+    select that they are; what is on the device stays there; all else is left.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    fake: Any = FakeTensor
+    indexed, moved = fake.__getitem__, fake.cuda
+
+    def getitem(self: Any, index: Any) -> Any:
+        items = index if isinstance(index, tuple) else (index,)
+        if self.device.type != "cuda" or not all(map(_is_plain, items)):
+            return indexed(self, index)
+        result, dim = self, 0
+        for item in items:
+            if isinstance(item, slice):
+                size = result.shape[dim]
+                start = 0 if item.start is None else item.start
+                stop = size if item.stop is None else _sym.sym_min(item.stop, size)
+                result = result.narrow(dim, start, _sym.sym_max(stop - start, 0))
+                dim += 1
+            else:
+                result = result.select(dim, item)
+        return result
+
+    def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self if self.device.type == "cuda" else moved(self, *args, **kwargs)
+
+    fake.__getitem__, fake.cuda = getitem, cuda
+
+
+def _is_plain(item: Any) -> bool:
+    if isinstance(item, slice):
+        bounds = (item.start, item.stop)
+        return item.step is None and all(b is None or not (b < 0) for b in bounds)
+    return isinstance(item, int) and not isinstance(item, bool)

@@ -13,13 +13,14 @@ from conftest import RunChild
 TESTS = Path(__file__).parent
 
 PRELUDE = f"""
-    import json, sys
+    import functools, json, sys
     sys.path.append({str(TESTS)!r})
     from child_side import *
     pretend()
     import torch
     import flashinfer.fp4_quantization as module
-    from shim.opaque.capture import KernelModule
+    from shim.opaque.capture import Kernels
+    from shim.opaque.launchers import Loaded
 """
 
 
@@ -32,24 +33,32 @@ def test_a_first_call_inside_a_capture_is_refused_before_the_stream_is_touched(
     class OnGpu(torch.Tensor):
         is_cuda = True
     tensor = torch.zeros(1).as_subclass(OnGpu)
-    loaded, capturing = [], True
-    torch.cuda.is_current_stream_capturing = lambda: capturing
-    kernels = KernelModule("fp4_quantize", loaded.append, lambda: bool(loaded), "call it once")
-    refused = error_of(lambda: kernels.require_loaded([tensor]))
-    cpu = error_of(lambda: kernels.require_loaded([torch.zeros(1)]))
-    capturing = False
-    outside = error_of(lambda: kernels.require_loaded([tensor]))
     capturing = True
-    loaded.append("module")
-    warm = error_of(lambda: kernels.require_loaded([tensor]))
-    print(json.dumps([refused, cpu, outside, warm]))
+    torch.cuda.is_current_stream_capturing = lambda: capturing
+    getter = functools.cache(lambda architecture: "module")
+    kernels = Kernels("fp4_quantize", preload=True)
+    kernels.will_load([Loaded(getter, ("120",), ())])
+    before = lambda tensor: error_of(lambda: kernels.before_run({"input": tensor}))
+    refused, cpu = before(tensor), before(torch.zeros(1))
+    capturing = False
+    outside = before(tensor)
+    capturing = True
+    getter("120")
+    warm = before(tensor)
+    getter.cache_clear()
+    kernels.after_run({"input": torch.zeros(1)})
+    still = before(tensor)
+    kernels.after_run({"input": tensor})
+    ran = before(tensor)
+    print(json.dumps([refused, cpu, outside, warm, still == refused, ran]))
     """
     )
-    refused, cpu, outside, warm = run_child(code, release="0.6.3").json
+    refused, cpu, outside, warm, still_refused, ran = run_child(code, release="0.6.3").json
     assert refused is not None
     assert "inside a CUDA graph capture" in refused[1]
-    assert "call it once before capturing" in refused[1]
-    assert (cpu, outside, warm) == (None, None, None)
+    assert "call fp4_quantize once on any small tensor before capturing" in refused[1]
+    assert (cpu, outside, warm, ran) == (None, None, None, None)
+    assert still_refused
 
 
 FAKES = (

@@ -257,11 +257,10 @@ RECIPES = (
             ]
             answers[name] = error or texts[0]
     # What comes out of the op is what went in.
-    from shim.opaque.carry import dataclass_carrier
-    default = inspect.signature(fp4_quantize).parameters["nvfp4_4over6"].default
-    carrier = dataclass_carrier("nvfp4_4over6", default, NVFP44Over6Config)
+    from shim.opaque.carry import carrier_for
+    carrier = carrier_for(inspect.signature(fp4_quantize, eval_str=True).parameters["nvfp4_4over6"])
     answers["round trips"] = [
-        carrier.decode(carrier.encode(value)) == value
+        carrier.decode(*carrier.encode(value)) == value
         for value in (None, given, NVFP44Over6Config())
     ]
     print(json.dumps(answers))

@@ -1,67 +1,71 @@
 """Kernel modules and CUDA graph capture: nothing may be built or loaded while a stream records.
 
-A build or a module load inside a capture poisons the stream (flashinfer #3172). So a module is
-loaded when the compiler first asks for the op's fake, and an op that still meets an unloaded
+A build or a module load inside a capture poisons the stream (flashinfer #3172). So what an op
+needs is loaded when the compiler first asks for its fake, and an op that still meets an unloaded
 module under capture raises before it touches the stream.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import announce
+from .launchers import Loaded
 
 
-class KernelModule:
-    """The kernel module behind an op, one for each device architecture.
+class Kernels:
+    """The kernel modules behind one op.
 
     Args:
-        op: name of the op, for messages.
-        load: builds and loads the module for a device; upstream's cached getter.
-        loaded_any: whether that getter has ever returned a module.
-        remedy: what a user can call to load it.
+        op: its name, for messages.
+        preload: load them as soon as they are known, on a machine with a GPU.
     """
 
-    def __init__(
-        self,
-        op: str,
-        load: Callable[[torch.device], object],
-        loaded_any: Callable[[], bool],
-        remedy: str,
-    ) -> None:
+    def __init__(self, op: str, *, preload: bool) -> None:
         self._op = op
-        self._load = load
-        self._loaded_any = loaded_any
-        self._remedy = remedy
-        self._tried: set[torch.device] = set()
+        self._preload = preload
+        self._known: list[Loaded] = []
+        self._ran = False
         self._lock = threading.Lock()
 
-    def require_loaded(self, tensors: Iterable[Any]) -> None:
-        """Raise RuntimeError if a stream is capturing and no module was loaded before."""
-        if self._loaded_any() or not any(_on_gpu(tensor) for tensor in tensors):
+    def will_load(self, loads: Iterable[Loaded]) -> None:
+        """The op's fake was asked for and, made for real, its call makes these."""
+        with self._lock:
+            fresh = [load for load in loads if load not in self._known]
+            self._known += fresh
+        # A machine without a GPU, or a pretended one, has no context that is initialised.
+        if self._preload and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            for load in fresh:
+                self._load(load)
+
+    def before_run(self, arguments: Mapping[str, Any]) -> None:
+        """Raise RuntimeError if a stream is capturing and a module is known not to be loaded."""
+        if self._ran or not any(_on_gpu(value) for value in arguments.values()):
             return
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing() and not self._loaded():
             raise RuntimeError(
                 f"{self._op} runs for the first time inside a CUDA graph capture, where its kernel "
-                f"module can be neither built nor loaded; {self._remedy} before capturing"
+                f"module can be neither built nor loaded; call {self._op} once on any small tensor "
+                "before capturing"
             )
 
-    def preload(self, device: torch.device) -> None:
-        """Load the module now if this machine has the device. A fault is left to the real call."""
-        if device.type != "cuda" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            return
-        with self._lock:
-            if device in self._tried:
-                return
-            self._tried.add(device)
+    def after_run(self, arguments: Mapping[str, Any]) -> None:
+        """The op ran, so what it needs is loaded."""
+        self._ran = self._ran or any(_on_gpu(value) for value in arguments.values())
+
+    def _loaded(self) -> bool:
+        return all(load.getter.cache_info().currsize for load in self._known)
+
+    def _load(self, load: Loaded) -> None:
+        # A fault is left to the real call, which says it better.
         try:
             with _disable_current_modes():
-                self._load(device)
+                load.getter(*load.args, **dict(load.kwargs))
         except Exception as fault:
             announce.info(f"{self._op}: its kernel module could not be loaded early: {fault}")
 

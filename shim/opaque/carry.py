@@ -1,19 +1,24 @@
-"""Values that an operator schema cannot hold, carried through it as text.
+"""Values that an operator schema cannot hold, carried through it in parts that it can.
 
-A sentinel default, None or a frozen dataclass of numbers, strings and enums is constant while a
-graph is traced. It is written as a string argument, so that two different values never share one
-call in a graph, and read back into an equal value before the function runs. The text is plain
-data: it survives export, Inductor's caches and another process.
+A sentinel default, None, an enum member or a frozen dataclass is constant while a graph is
+traced. It travels as text, so that two different values never share one call in a graph, and is
+read back into an equal value before the function runs. The text is plain data: it survives export,
+Inductor's caches and another process. A parameter that is a tensor or something else travels in
+two parts, one of which is empty.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import json
+import types
 import typing
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 #: The text of a parameter that stands at its default: the function's own default applies then.
 AT_DEFAULT = ""
@@ -21,64 +26,184 @@ _NONE = "None"
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """One schema parameter: ``type`` with a place for the alias, ``{}``, and the default's text."""
+
+    name: str
+    type: str
+    default: str
+    value: Any
+
+    def declare(self, alias: str) -> str:
+        """As the schema language writes it."""
+        return f"{self.type.format(alias)} {self.name}={self.default}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Carrier:
     """How one parameter travels.
 
     Attributes:
-        encode: value -> text. Traced by Dynamo, so plain Python on attributes only.
-        decode: text -> value; never called with :data:`AT_DEFAULT`.
+        parts: what it travels as; their defaults together mean the function's own default.
+        encode: value -> one value for each part. Traced by Dynamo, so plain Python throughout.
+        decode: the values of the parts -> value; not called where all are at their defaults.
     """
 
-    encode: Callable[[Any], str]
-    decode: Callable[[str], Any]
+    parts: tuple[Part, ...]
+    encode: Callable[[Any], tuple[Any, ...]]
+    decode: Callable[..., Any]
 
 
-def dataclass_carrier(parameter: str, default: object, kind: type) -> Carrier:
-    """Carry ``parameter`` whose value is its ``default`` (by identity), None or a ``kind``.
+def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
+    """The carrier that the annotation asks for; None if the value is one that a schema can hold.
 
-    Args:
-        parameter: its name, for the error.
-        default: the object that stands for "not given".
-        kind: a dataclass whose fields hold int, float, bool, str or enum members.
-
-    The carrier's ``encode`` raises TypeError, naming parameter and value, for any other value.
+    A parameter of a kind that nothing can carry may stand at its default; its carrier's ``encode``
+    raises TypeError, naming parameter and value, for any other.
     """
+    members = _members(parameter.annotation)
+    has_default = parameter.default is not inspect.Parameter.empty
+    if torch.Tensor in members and any(_is_tensor_tuple(m) for m in members):
+        return _tensor_or_pair(parameter)
+    if len(members) == 1 and _is_tensor_tuple(members[0]):
+        return _tensor_or_pair(parameter)
+    if torch.Tensor in members and set(members) & {float, int} and len(members) == 2:
+        return _tensor_or_number(parameter)
+    if not has_default:
+        return None
+    if len(members) == 1 and isinstance(members[0], type):
+        if issubclass(members[0], enum.Enum):
+            return _enum(parameter, members[0])
+        if dataclasses.is_dataclass(members[0]):
+            return _dataclass(parameter, members[0])
+    return None
+
+
+def only_default(parameter: inspect.Parameter) -> Carrier:
+    """For a parameter that nothing can carry: it travels by not being there."""
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        if value is parameter.default:
+            return ()
+        raise TypeError(
+            f"{parameter.name}={value} cannot be carried into a compiled graph: "
+            "leave it at its default there"
+        )
+
+    return Carrier((), encode, lambda: parameter.default)
+
+
+def _members(annotation: Any) -> list[Any]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [a for a in typing.get_args(annotation) if a is not type(None)]
+    return [annotation]
+
+
+def _is_tensor_tuple(annotation: Any) -> bool:
+    arguments = typing.get_args(annotation)
+    return (
+        typing.get_origin(annotation) is tuple
+        and bool(arguments)
+        and all(a in (torch.Tensor, ...) for a in arguments)
+    )
+
+
+def _tensor_or_pair(parameter: inspect.Parameter) -> Carrier:
+    """One tensor or a tuple of them, such as a paged cache: a list, and whether it is a tuple."""
+    name = parameter.name
+    parts = (
+        Part(name, "Tensor{}[]", "[]", []),
+        Part(f"{name}_is_tuple", "bool", "False", False),
+    )
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, (tuple, list)):
+            return list(value), True
+        return [value], False
+
+    def decode(tensors: list[torch.Tensor], is_tuple: bool) -> Any:
+        return tuple(tensors) if is_tuple else tensors[0]
+
+    return Carrier(parts, encode, decode)
+
+
+def _tensor_or_number(parameter: inspect.Parameter) -> Carrier:
+    """A tensor or a number, such as a scale."""
+    name = parameter.name
+    parts = (
+        Part(name, "Tensor{}?", "None", None),
+        Part(f"{name}_number", "float?", "None", None),
+    )
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        if value is None or isinstance(value, torch.Tensor):
+            return value, None
+        return None, float(value)
+
+    def decode(tensor: torch.Tensor | None, number: float | None) -> Any:
+        return number if tensor is None else tensor
+
+    return Carrier(parts, encode, decode)
+
+
+def _text(parameter: inspect.Parameter) -> tuple[Part, ...]:
+    return (Part(parameter.name, "str", f'"{AT_DEFAULT}"', AT_DEFAULT),)
+
+
+def _enum(parameter: inspect.Parameter, kind: type[enum.Enum]) -> Carrier:
+    """An enum member, by its name: its number is not the same in every release."""
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        if value is parameter.default:
+            return (AT_DEFAULT,)
+        if value is None:
+            return (_NONE,)
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{parameter.name}={value} cannot be carried into a compiled graph: "
+                f"expected a member of {kind.__name__}"
+            )
+        return (value.name,)
+
+    return Carrier(_text(parameter), encode, lambda t: None if t == _NONE else kind[t])
+
+
+def _dataclass(parameter: inspect.Parameter, kind: type) -> Carrier:
+    """A dataclass of numbers, strings and enum members; None; or the default, by identity."""
     names = tuple(field.name for field in dataclasses.fields(kind))
     enums = _enum_fields(kind)
 
-    def encode(value: Any) -> str:
-        if value is default:
-            return AT_DEFAULT
+    def encode(value: Any) -> tuple[Any, ...]:
+        if value is parameter.default:
+            return (AT_DEFAULT,)
         if value is None:
-            return _NONE
+            return (_NONE,)
         if not isinstance(value, kind):
             raise TypeError(
-                f"{parameter}={value} cannot be carried into a compiled graph: "
+                f"{parameter.name}={value} cannot be carried into a compiled graph: "
                 f"expected {kind.__name__}, None or nothing"
             )
-        parts = []
+        texts = []
         for name in names:
             item = getattr(value, name)
-            # By name: a member's number is not the same in every release.
-            parts.append(f"{name}={item.name}" if name in enums else f"{name}={item!r}")
-        return ";".join(parts)
+            texts.append(f"{name}={item.name}" if name in enums else f"{name}={item!r}")
+        return (";".join(texts),)
 
     def decode(text: str) -> Any:
         if text == _NONE:
             return None
         fields: dict[str, Any] = {}
-        for part in text.split(";"):
-            name, _, item = part.partition("=")
-            fields[name] = enums[name][item] if name in enums else _literal(item)
+        for item in text.split(";"):
+            name, _, value = item.partition("=")
+            fields[name] = enums[name][value] if name in enums else _literal(value)
         return kind(**fields)
 
-    return Carrier(encode, decode)
+    return Carrier(_text(parameter), encode, decode)
 
 
 def _enum_fields(kind: type) -> dict[str, type[enum.Enum]]:
     found: dict[str, type[enum.Enum]] = {}
     for name, annotation in typing.get_type_hints(kind).items():
-        for candidate in (annotation, *typing.get_args(annotation)):
+        for candidate in _members(annotation):
             if isinstance(candidate, type) and issubclass(candidate, enum.Enum):
                 found[name] = candidate
     return found
@@ -86,6 +211,4 @@ def _enum_fields(kind: type) -> dict[str, type[enum.Enum]]:
 
 def _literal(text: str) -> Any:
     words = {"True": True, "False": False, "None": None}
-    if text in words:
-        return words[text]
-    return json.loads(text.replace("'", '"'))
+    return words[text] if text in words else json.loads(text.replace("'", '"'))

@@ -7,32 +7,27 @@ test and one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
-from .carry import Carrier
 from .identity import take_over
 from .schema import Schema
 
 
 def dispatching(
     original: Callable[..., Any],
-    op: OpOverload,
-    schema: Schema,
+    traced: Callable[..., Any],
     eager: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """A plain function with the identity of ``original`` that calls ``op`` where it must.
+    """A plain function with the identity of ``original`` that calls ``traced`` where it must.
 
     Args:
         original: the upstream function.
-        op: takes the same arguments as ``original``, carried ones as text.
-        schema: of ``op``.
+        traced: takes the same arguments and calls an op.
         eager: called instead of ``original`` where nobody watches.
     """
-    traced = _encoding(op, schema) if schema.carriers else op
     untraced = original if eager is None else eager
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling
     active_modes = torch._C._len_torch_dispatch_stack
@@ -45,21 +40,57 @@ def dispatching(
     return take_over(replacement, original)
 
 
-def _encoding(op: OpOverload, schema: Schema) -> Callable[..., Any]:
-    """``op`` behind the carriers. Traced by Dynamo, so plain Python throughout."""
-    places: Mapping[int, Carrier] = {
-        schema.names.index(name): carrier for name, carrier in schema.carriers.items()
-    }
-    by_name = tuple(schema.carriers.items())
+def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
+    """``op`` behind its carriers. Traced by Dynamo, so plain Python throughout."""
+    if not schema.carriers:
+        return op
+    names = schema.names
+    carriers = tuple(schema.carriers.items())
 
     def traced(*args: Any, **kwargs: Any) -> Any:
-        positional = tuple(
-            places[i].encode(value) if i in places else value for i, value in enumerate(args)
-        )
-        named = dict(kwargs)
-        for name, carrier in by_name:
+        if len(args) > len(names):
+            raise TypeError(f"takes {len(names)} positional arguments but {len(args)} were given")
+        named = dict(zip(names, args, strict=False))
+        named.update(kwargs)
+        for name, carrier in carriers:
             if name in named:
-                named[name] = carrier.encode(named[name])
-        return op(*positional, **named)
+                values = carrier.encode(named.pop(name))
+                for part, value in zip(carrier.parts, values, strict=True):
+                    named[part.name] = value
+        return op(**named)
+
+    return traced
+
+
+def with_out(
+    functional: Callable[..., Any],
+    mutating: Callable[..., Any],
+    names: tuple[str, ...],
+    outs: tuple[str, ...],
+) -> Callable[..., Any]:
+    """Choose between two ops by whether the caller gave the outputs; return what was given.
+
+    An op may not return its input, so the one that writes into ``outs`` returns nothing.
+
+    Args:
+        functional: takes no outputs and returns them.
+        mutating: takes every output and returns nothing.
+        names: the function's parameters in order.
+        outs: those of them that are outputs, in the order in which they are returned.
+    """
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        named = dict(zip(names, args, strict=False))
+        named.update(kwargs)
+        given = [name for name in outs if named.get(name) is not None]
+        if not given:
+            for name in outs:
+                named.pop(name, None)
+            return functional(**named)
+        if len(given) < len(outs):
+            missing = ", ".join(name for name in outs if name not in given)
+            raise TypeError(f"in a compiled graph give all outputs or none: {missing} not given")
+        mutating(**named)
+        return named[outs[0]] if len(outs) == 1 else tuple([named[name] for name in outs])
 
     return traced

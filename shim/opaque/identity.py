@@ -24,7 +24,13 @@ def take_over(replacement: F, original: Callable[..., Any]) -> F:
     for mark in TORCH_MARKS:
         vars(replacement).pop(mark, None)
     replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    setattr(replacement, REPLACES, original)
     return replacement
+
+
+#: Attribute by which a replacement of ours leads to what it replaces. Not ``__wrapped__``, which
+#: upstream's own decorators set too.
+REPLACES = "__flashinfer_shim_replaces__"
 
 
 def without_disable(function: Callable[..., Any]) -> Callable[..., Any]:

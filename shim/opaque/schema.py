@@ -15,18 +15,20 @@ from typing import Any
 
 import torch
 
-from .carry import AT_DEFAULT, Carrier
+from .carry import Carrier, carrier_for, only_default
 
 #: Python annotations that torch's schema language can say, and how it says them. An int may be a
 #: symbolic size, so it is a SymInt.
 _TYPES: Mapping[object, str] = {
-    torch.Tensor: "Tensor",
+    torch.Tensor: "Tensor{}",
     int: "SymInt",
     float: "float",
     bool: "bool",
     str: "str",
     torch.dtype: "ScalarType",
     torch.device: "Device",
+    list[torch.Tensor]: "Tensor{}[]",
+    list[int]: "SymInt[]",
 }
 
 
@@ -40,12 +42,14 @@ class Schema:
 
     Attributes:
         text: ``(Tensor input, ...) -> (Tensor, Tensor)``, as ``Library.define`` wants it.
-        names: the parameters in order, those of the function.
-        carriers: by parameter, how the ones that travel as text do.
+        names: the function's parameters in order.
+        op_names: the op's parameters in order.
+        carriers: by function parameter, how the ones that travel in parts do.
     """
 
     text: str
     names: tuple[str, ...]
+    op_names: tuple[str, ...]
     carriers: Mapping[str, Carrier]
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,11 +58,12 @@ class Schema:
         The dispatcher drops trailing arguments that stand at their default; so do we, and the
         function's own defaults apply. By keyword, since releases insert parameters.
         """
-        named = dict(zip(self.names, args, strict=False)) | dict(kwargs)
+        named = dict(zip(self.op_names, args, strict=False)) | dict(kwargs)
         for name, carrier in self.carriers.items():
-            text = named.pop(name, AT_DEFAULT)
-            if text != AT_DEFAULT:
-                named[name] = carrier.decode(text)
+            if any(part.name in named for part in carrier.parts):
+                values = [named.pop(part.name, part.value) for part in carrier.parts]
+                if values != [part.value for part in carrier.parts]:
+                    named[name] = carrier.decode(*values)
         return named
 
 
@@ -66,65 +71,105 @@ def from_signature(
     signature: inspect.Signature,
     *,
     returns: str,
-    carriers: Mapping[str, Carrier] | None = None,
     mutates: Collection[str] = (),
+    without: Collection[str] = (),
+    required: Collection[str] = (),
 ) -> Schema:
     """Make the schema of a function.
 
     Args:
         signature: of the installed function, annotations evaluated.
         returns: the return part, as the schema language writes it (``(Tensor, Tensor)``).
-        carriers: parameters that travel as text.
-        mutates: tensors that the function writes into.
+        mutates: parameters whose tensors the function writes into.
+        without: parameters that this op leaves at their defaults.
+        required: optional parameters that this op always gets.
 
     Raises:
         Inexpressible: for a parameter that neither the language nor a carrier can take.
     """
-    carriers = {n: c for n, c in (carriers or {}).items() if n in signature.parameters}
-    parts: list[str] = []
+    carriers: dict[str, Carrier] = {}
+    declared: list[str] = []
+    op_names: list[str] = []
     keyword_only = False
     for index, parameter in enumerate(signature.parameters.values()):
+        if parameter.name in without:
+            continue
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
-            parts.append("*")
-        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-            raise Inexpressible(f"parameter {parameter} has no fixed place in a schema")
-        if parameter.name in carriers:
-            parts.append(f'str {parameter.name}="{AT_DEFAULT}"')
-            continue
+            declared.append("*")
         alias = f"(a{index}!)" if parameter.name in mutates else ""
-        parts.append(_parameter(parameter, alias))
-    return Schema(f"({', '.join(parts)}) -> {returns}", tuple(signature.parameters), carriers)
+        plain = _declare(parameter, alias, required=parameter.name in required)
+        if plain is not None:
+            declared.append(plain)
+            op_names.append(parameter.name)
+            continue
+        carrier = carriers[parameter.name] = _carrier(parameter)
+        declared += [part.declare(alias) for part in carrier.parts]
+        op_names += [part.name for part in carrier.parts]
+    if declared and declared[-1] == "*":
+        declared.pop()
+    text = f"({', '.join(_defaults_last(declared))}) -> {returns}"
+    return Schema(text, tuple(signature.parameters), tuple(op_names), carriers)
 
 
-def _parameter(parameter: inspect.Parameter, alias: str) -> str:
-    base, optional = _unwrap_optional(parameter.annotation)
+def _carrier(parameter: inspect.Parameter) -> Carrier:
+    carrier = carrier_for(parameter)
+    if carrier is not None:
+        return carrier
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if parameter.default is inspect.Parameter.empty or parameter.kind in variadic:
+        raise Inexpressible(f"parameter {parameter} can be neither declared nor carried")
+    return only_default(parameter)
+
+
+def _declare(parameter: inspect.Parameter, alias: str, *, required: bool) -> str | None:
+    """The parameter as the schema language says it, None if it cannot."""
+    base, optional = _unwrap(parameter.annotation)
     kind = _TYPES.get(base)
-    if kind is None:
-        raise Inexpressible(
-            f"parameter {parameter.name}: {parameter.annotation} cannot be said in a schema"
-        )
-    text = f"{kind}{alias}{'?' if optional else ''} {parameter.name}"
-    if parameter.default is inspect.Parameter.empty:
+    if kind is None or parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return None
+    # An `out: Tensor = None` says by its default that it is optional.
+    optional = (optional or parameter.default is None) and not required
+    text = f"{kind.format(alias)}{'?' if optional else ''} {parameter.name}"
+    if parameter.default is inspect.Parameter.empty or required:
         return text
-    return f"{text}={_default(parameter)}"
+    default = _default(parameter.default, floating=base is float)
+    return None if default is None else f"{text}={default}"
 
 
-def _unwrap_optional(annotation: Any) -> tuple[Any, bool]:
+def _unwrap(annotation: Any) -> tuple[Any, bool]:
+    """What an annotation says without Optional, List for list, Literal of strings for str."""
+    optional = False
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         members = [a for a in typing.get_args(annotation) if a is not type(None)]
-        if len(members) == 1:
-            return members[0], True
-    literal = typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
-    if literal and all(isinstance(value, str) for value in literal):
-        return str, False
-    return annotation, False
+        if len(members) != 1:
+            return None, False
+        annotation, optional = members[0], True
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is list:
+        return list[arguments[0]], optional  # type: ignore[valid-type]
+    if origin is typing.Literal and all(isinstance(value, str) for value in arguments):
+        return str, optional
+    return (annotation if annotation.__hash__ else None), optional
 
 
-def _default(parameter: inspect.Parameter) -> str:
-    value = parameter.default
+def _default(value: Any, *, floating: bool) -> str | None:
     if isinstance(value, str):
         return f'"{value}"'
-    if value is None or isinstance(value, (bool, int, float)):
+    if isinstance(value, (int, float)) and floating:
+        return repr(float(value))
+    if value is None or type(value) in (bool, int, float):
         return repr(value)
-    raise Inexpressible(f"parameter {parameter.name}: default {value!r} cannot be said in a schema")
+    return None
+
+
+def _defaults_last(declared: list[str]) -> list[str]:
+    """The schema language wants parameters with defaults behind those without; carriers' have."""
+    star = declared.index("*") if "*" in declared else len(declared)
+    positional = declared[:star]
+    first_default = next((i for i, text in enumerate(positional) if "=" in text), len(positional))
+    if all("=" in text for text in positional[first_default:]):
+        return declared
+    # By keyword from there on, where order means nothing.
+    head, tail = positional[:first_default], positional[first_default:]
+    return [*head, "*", *tail, *declared[star + 1 :]]

@@ -3,7 +3,10 @@
 What breaks: the function asks nvcc for its version, takes locks, stats files and loads a kernel
 library, all from Python, on every traced call (flashinfer #2733). Every release from 0.5.0 to
 0.7.4; upstream's own ``torch.ops.flashinfer.fp4_quantize`` (0.6.12 on) stays as it is and is not
-used, since it passes ``enable_pdl`` by position into another parameter until 0.7.1.
+used, since until 0.7.0 it passes ``enable_pdl`` by position into another parameter.
+
+Its fake is written down rather than run in shadow: it needs no device and is the one op whose
+shapes every release was held against; the shadow is the second opinion that the tests ask for.
 """
 
 from __future__ import annotations
@@ -14,15 +17,17 @@ from typing import Any
 
 import torch
 
-from ..opaque import capture, registry
-from ..opaque.carry import Carrier, dataclass_carrier
-from ..opaque.dispatch import dispatching
-from ..opaque.schema import from_signature
+from ..opaque.capture import Kernels
+from ..opaque.launchers import Loaded
+from ..opaque.op import Op
+from ..opaque.op import build as build_op
 from . import Site
 from .fp4_fake import fake_fp4_quantize
 from .fp4_traits import Fp4Traits
 
-#: Parameters of fp4_quantize that decide nothing in plain arithmetic: how a kernel is launched.
+OP = Op("fp4_quantize", returns="(Tensor, Tensor)")
+
+#: Parameters that decide nothing in plain arithmetic: how a kernel is launched.
 _LAUNCH_ONLY = ("enable_pdl", "backend")
 
 
@@ -30,38 +35,27 @@ def build(site: Site) -> Callable[..., Any]:
     """The replacement: the original in eager code, the op where somebody watches."""
     original = site.function
     signature = inspect.signature(original, eval_str=True)
-    schema = from_signature(
-        signature, returns="(Tensor, Tensor)", carriers=_carriers(site, signature)
-    )
     defaults = {
         name: parameter.default
         for name, parameter in signature.parameters.items()
-        if name not in schema.carriers and parameter.default is not inspect.Parameter.empty
+        if parameter.default is not inspect.Parameter.empty and name != "nvfp4_4over6"
     }
-    kernels = _kernels(site)
-    eager = _by_device(original, signature, site.traits) if site.settings.reference else original
-
-    def run(**arguments: Any) -> Any:
-        if _takes_jit_module(arguments):
-            kernels.require_loaded((arguments["input"],))
-        return eager(**arguments)
+    kernels = Kernels("fp4_quantize", preload=site.settings.preload)
 
     def fake(**arguments: Any) -> Any:
         outputs = fake_fp4_quantize(site.traits, **(defaults | arguments))
-        if site.settings.preload and _takes_jit_module(arguments):
-            kernels.preload(arguments["input"].device)
+        if _takes_jit_module(arguments) and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            kernels.will_load([_module_of(site, arguments["input"].device)])
         return outputs
 
-    op = registry.define("fp4_quantize", registry.Body(schema, run, fake))
-    return dispatching(original, op, schema, eager)
-
-
-def _carriers(site: Site, signature: inspect.Signature) -> Mapping[str, Carrier]:
-    recipe = signature.parameters.get("nvfp4_4over6")  # 0.7.1 on
-    if recipe is None:
-        return {}
-    kind = site.module.NVFP44Over6Config
-    return {recipe.name: dataclass_carrier(recipe.name, recipe.default, kind)}
+    return build_op(
+        OP,
+        original,
+        preload=site.settings.preload,
+        fake=fake,
+        kernels=kernels,
+        eager=_by_device(original, signature, site.traits) if site.settings.reference else None,
+    )
 
 
 def _takes_jit_module(arguments: Mapping[str, Any]) -> bool:
@@ -71,19 +65,9 @@ def _takes_jit_module(arguments: Mapping[str, Any]) -> bool:
     )
 
 
-def _kernels(site: Site) -> capture.KernelModule:
-    module = site.module
-
-    def load(device: torch.device) -> object:
-        major, minor = module.get_compute_capability(device)
-        return module.get_fp4_quantization_module(f"{major}{minor}")
-
-    def loaded_any() -> bool:
-        return bool(module.get_fp4_quantization_module.cache_info().currsize)
-
-    return capture.KernelModule(
-        "fp4_quantize", load, loaded_any, "call fp4_quantize once on any small tensor"
-    )
+def _module_of(site: Site, device: torch.device) -> Loaded:
+    major, minor = site.module.get_compute_capability(device)
+    return Loaded(site.module.get_fp4_quantization_module, (f"{major}{minor}",), ())
 
 
 def _by_device(

@@ -1,0 +1,171 @@
+"""Run an upstream function for its outputs alone: its own Python, its kernels left out.
+
+FlashInfer allocates outputs in Python and hands them to kernels. So the exact fake of a function,
+in whatever release is installed, is the function itself with nothing behind the kernel calls.
+
+The function runs in a shadow world: copies of it and of all FlashInfer functions that it reaches,
+whose globals are looked up through this module. There, what launches kernels is replaced by
+stand-ins that do nothing. Upstream's own objects are never touched: other threads go on calling
+them, no cache of theirs ever holds a stand-in or a fake tensor, and no eager call pays for it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import copy
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .identity import REPLACES
+from .launchers import Loaded, UnknownLauncher, recording, stand_in
+
+_UPSTREAM = "flashinfer"
+_ABSENT = object()
+
+
+def run(
+    function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> tuple[Any, tuple[Loaded, ...]]:
+    """Call ``function`` in a new shadow world.
+
+    Args:
+        function: of FlashInfer; a plain function or a decorated one.
+        arguments: by keyword; tensors are fake ones of the mode that is active.
+
+    Returns:
+        What the function returns, and the calls that would have loaded kernels.
+
+    Raises:
+        UnknownLauncher: the function reached code that may launch kernels in a way that is not
+            on the list of launchers.
+        Exception: whatever upstream's Python raises for these arguments.
+    """
+    world = _World()
+    result = world.function(function)(**arguments)
+    return result, tuple(world.loaded)
+
+
+class _World:
+    """One shadow call: its copies, and what it would have loaded.
+
+    A world lives for one call, so that no state that upstream keeps in a module (workspaces,
+    caches) carries a fake tensor into the next.
+    """
+
+    def __init__(self) -> None:
+        self.loaded: list[Loaded] = []
+        self._globals: dict[int, _Globals] = {}
+        self._copies: dict[int, tuple[object, Any]] = {}
+
+    def translate(self, name: str, value: Any) -> Any:
+        """What stands for ``value``, known as ``name``, in this world."""
+        # One of ours calls an op, whose fake would be asked for; its original allocates as well.
+        value = getattr(value, "__dict__", {}).get(REPLACES, value)
+        replaced = stand_in(name, value, self.loaded)
+        if replaced is not None:
+            return replaced
+        if isinstance(value, types.FunctionType):
+            return self.function(value) if _is_upstream(value.__module__) else value
+        if isinstance(value, functools._lru_cache_wrapper):
+            # Not cached: sizes may be symbolic, which cannot be hashed, and results may be fake.
+            return recording(name, value, self.translate(name, value.__wrapped__), self.loaded)
+        if isinstance(value, types.ModuleType):
+            return _Module(self, value) if _is_upstream(value.__name__) else value
+        if type(value) in (dict, list, set):
+            return self._remember(value, lambda: copy.copy(value))
+        return value
+
+    def function(self, function: Callable[..., Any]) -> Any:
+        """A copy of ``function`` that lives in this world."""
+        if not isinstance(function, types.FunctionType):
+            return self.translate(getattr(function, "__name__", ""), function)
+        return self._remember(function, lambda: self._copy(function))
+
+    def _remember(self, original: Any, make: Callable[[], Any]) -> Any:
+        known = self._copies.get(id(original))
+        if known is None:
+            known = self._copies[id(original)] = (original, make())
+        return known[1]
+
+    def _copy(self, function: types.FunctionType) -> types.FunctionType:
+        namespace = self._globals.get(id(function.__globals__))
+        if namespace is None:
+            namespace = _Globals(self, function.__globals__)
+            self._globals[id(function.__globals__)] = namespace
+        closure = function.__closure__
+        copied = types.FunctionType(
+            function.__code__,
+            namespace,
+            function.__name__,
+            function.__defaults__,
+            None if closure is None else tuple(types.CellType() for _ in closure),
+        )
+        copied.__kwdefaults__ = function.__kwdefaults__
+        copied.__module__ = function.__module__
+        copied.__dict__.update(function.__dict__)
+        # In the table before its cells are filled, since a cell may hold the function itself.
+        self._copies[id(function)] = (function, copied)
+        for new, old in zip(copied.__closure__ or (), closure or (), strict=True):
+            with contextlib.suppress(ValueError):  # an empty cell
+                held = old.cell_contents
+                new.cell_contents = self.translate(getattr(held, "__name__", ""), held)
+        return copied
+
+    def importing(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Any = (),
+        level: int = 0,
+    ) -> Any:
+        """``__import__`` for functions that import while they run."""
+        package = {"__package__": globals["__package__"]} if level and globals else None
+        return self.translate(name, builtins.__import__(name, package, locals, fromlist, level))
+
+
+class _Globals(dict[str, Any]):
+    """The globals of a module, translated as they are looked up; what is set stays here.
+
+    The interpreter looks up a function's globals by ``__getitem__`` where they are not exactly a
+    dict. The body of a class within a function reads the dict itself, and an assignment writes
+    into it: so the real values are stored too, and what was stored since is found.
+    """
+
+    def __init__(self, world: _World, real: dict[str, Any]) -> None:
+        super().__init__(real)
+        super().__setitem__("__builtins__", {**vars(builtins), "__import__": world.importing})
+        self._world = world
+        self._real = real
+        self._initial = dict(self)
+
+    def __getitem__(self, name: str) -> Any:
+        stored = self.get(name, _ABSENT)
+        set_here = stored is not self._initial.get(name, _ABSENT)
+        if not set_here and name in self._real and name != "__builtins__":
+            return self._world.translate(name, self._real[name])
+        if stored is _ABSENT:
+            raise KeyError(name)
+        return stored
+
+
+class _Module(types.ModuleType):
+    """A module of FlashInfer seen from the shadow world."""
+
+    def __init__(self, world: _World, real: types.ModuleType) -> None:
+        super().__init__(real.__name__)
+        self.__dict__["_shadow"] = (world, real)
+
+    def __getattr__(self, name: str) -> Any:
+        world, real = self.__dict__["_shadow"]
+        return world.translate(name, getattr(real, name))
+
+
+def _is_upstream(module: str | None) -> bool:
+    return (module or "").partition(".")[0] == _UPSTREAM
+
+
+__all__ = ["Loaded", "UnknownLauncher", "run"]

@@ -65,7 +65,7 @@ def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applie
     function = without_disable(original)
     _check_origin(function, finding)
     traits = finding.judgement.row.traits if finding.judgement.row else None
-    replacement = finding.patch.build(Site(module, function, traits, settings))
+    replacement = finding.patch.build(Site(module, function, finding.release, traits, settings))
     return Applied(finding, original, replacement)
 
 

@@ -13,9 +13,13 @@ from .upstream import FunctionFacts, Installed, function_facts, installed
 
 @dataclass(frozen=True)
 class Finding:
-    """One patch, what its function looks like here, and the contract's word on it."""
+    """One patch, what its function looks like here, and the contract's word on it.
+
+    ``release`` is the installed FlashInfer's, empty where it could not be told.
+    """
 
     patch: Patch
+    release: str
     facts: FunctionFacts | None
     judgement: Judgement
 
@@ -36,7 +40,7 @@ def survey(
     for patch in PATCHES:
         facts = _facts(patch, here)
         judgement = judge(patch.contract, here, facts, releases=RELEASES, policy=policy)
-        findings.append(Finding(patch, facts, judgement))
+        findings.append(Finding(patch, str(here.version or ""), facts, judgement))
     return here, tuple(findings)
 
 

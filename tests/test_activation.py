@@ -1,4 +1,4 @@
-"""activate(), deactivate(), status(): early, late, half way, in threads, and references out of reach."""
+"""activate(), deactivate(), status(): early, late, in threads, and references out of reach."""
 
 from __future__ import annotations
 

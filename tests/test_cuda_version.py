@@ -138,12 +138,15 @@ def test_nvcc_is_asked_where_the_user_wants_its_version(
 def test_where_nvcc_cannot_be_asked_torch_answers_and_a_line_says_so(
     run_child: RunChild, tmp_path: Path
 ) -> None:
-    code = PRELUDE + """
+    code = (
+        PRELUDE
+        + """
     import subprocess
     torch.version.cuda = "13.0"
     from flashinfer.jit.cpp_ext import get_cuda_version
     print(json.dumps(str(get_cuda_version())))
     """
+    )
     broken = tmp_path / "cuda"
     (broken / "bin").mkdir(parents=True)
     (broken / "bin" / "nvcc").write_text("#!/bin/sh\necho nothing of use\n")
@@ -184,7 +187,7 @@ def test_a_toolkit_older_than_torchs_cuda_is_one_line_that_names_the_toggle(
         assert torch_cuda in said[0]
 
 
-# --- the toolkit, without a process -----------------------------------------------------------------
+# --- the toolkit, without a process -------------------------------------------------------------
 
 
 def test_the_toolkit_is_chosen_as_flashinfer_chooses_it(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_an_edited_body_is_refused_and_the_other_patch_still_applies(
 ) -> None:
     edited = copy_release(
         "0.6.3",
-        edit={FP4_FILE: lambda text: text.replace("    return x_q, sf\n", "    return (x_q, sf)\n")},
+        edit={FP4_FILE: lambda text: text.replace("return x_q, sf\n", "return (x_q, sf)\n")},
     )
     child = run_child(REPORT, release=edited)
     assert child.json["cuda_version"]["verdict"] == "applied"
@@ -371,7 +371,6 @@ def test_flashinfer_modules_look_native_after_a_patch(run_child: RunChild) -> No
         release="0.6.3",
     )
     assert child.json == [True] * 6
-
 
 
 def test_python_dash_m_flashinfer_runs(run_child: RunChild) -> None:

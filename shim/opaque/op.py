@@ -35,6 +35,7 @@ def build(
     op: Op,
     function: Callable[..., Any],
     *,
+    release: str,
     preload: bool,
     fake: Callable[..., Any] | None = None,
     kernels: Kernels | None = None,
@@ -45,6 +46,7 @@ def build(
     Args:
         op: the declaration.
         function: upstream's.
+        release: of FlashInfer; part of the op's name.
         preload: whether asking for the fake loads kernel modules on a machine with a GPU.
         fake: takes the function's arguments by keyword; without it the function runs in shadow.
         kernels: what ``fake`` would load; without it the shadow tells.
@@ -52,7 +54,7 @@ def build(
 
     Raises:
         Inexpressible: the function has a parameter that cannot travel.
-        RuntimeError: an op of that name exists with another schema.
+        RuntimeError: another copy of us has defined the op.
     """
     signature = inspect.signature(function, eval_str=True)
     kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
@@ -72,14 +74,15 @@ def build(
     answer = run_shadow if fake is None else fake
     functional = from_signature(signature, returns=op.returns, mutates=op.mutates, without=op.out)
     traced = encoding(
-        registry.define(op.name, registry.Body(functional, run_guarded, answer)), functional
+        registry.define(op.name, release, registry.Body(functional, run_guarded, answer)),
+        functional,
     )
     if op.out:
         writing = from_signature(
             signature, returns="()", mutates=(*op.mutates, *op.out), required=op.out
         )
         body = registry.Body(writing, _silent(run_guarded), _silent(answer))
-        mutating = encoding(registry.define(f"{op.name}_out", body), writing)
+        mutating = encoding(registry.define(f"{op.name}_out", release, body), writing)
         traced = with_out(traced, mutating, functional.names, op.out)
     return dispatching(function, traced, eager)
 

@@ -6,6 +6,8 @@ definition silently replaces the first.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from .. import __version__
 from .schema import Schema
 
 NAMESPACE = "flashinfer_shim"
@@ -40,51 +43,60 @@ class Body:
     fake: Callable[..., Any]
 
 
-def define(name: str, body: Body) -> OpOverload:
+def define(name: str, release: str, body: Body) -> OpOverload:
     """Define ``flashinfer_shim::name``, or give the one that exists a new body.
+
+    The overload's name tells release and schema. Inductor keeps compiled graphs on disk and knows
+    them by the ops' names: under one name, a graph that was compiled with one release would call
+    the op of another, whose parameters stand elsewhere and whose outputs have other shapes.
 
     A module that is reloaded, or deleted and imported again, has a new function; graphs that were
     compiled before then call the new one too, as they would without us.
 
+    Args:
+        name: of the op.
+        release: of FlashInfer.
+        body: what the op does.
+
     Raises:
-        RuntimeError: the op exists with another schema, or was defined by another copy of us.
+        RuntimeError: the op was defined by another copy of us.
     """
+    overload = _overload(release, body.schema)
+    key = f"{name}.{overload}"
     with _lock:
-        known = _bodies.get(name)
-        if known is None:
-            _define(name, body)
-        elif known.schema.text != body.schema.text:
-            raise RuntimeError(
-                f"{NAMESPACE}::{name}{known.schema.text} is defined and graphs may use it; "
-                f"this process has since imported a FlashInfer that wants {body.schema.text}; "
-                "start a new process to change releases"
-            )
-        _bodies[name] = body
-    overload: OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default
-    return overload
+        if key not in _bodies:
+            _define(name, key, body)
+        _bodies[key] = body
+    defined: OpOverload = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload)
+    return defined
 
 
-def _define(name: str, body: Body) -> None:
+def _overload(release: str, schema: Schema) -> str:
+    digest = hashlib.sha256(f"{__version__} {schema.text}".encode()).hexdigest()[:6]
+    return f"v{re.sub(r'[^0-9A-Za-z]', '_', release)}_{digest}"
+
+
+def _define(name: str, key: str, body: Body) -> None:
     global _library
-    if hasattr(getattr(torch.ops, NAMESPACE), name):
+    if torch._C._dispatch_has_kernel(f"{NAMESPACE}::{key}"):
         raise RuntimeError(
-            f"{NAMESPACE}::{name} was defined by another copy of flashinfer-shim in this process; "
+            f"{NAMESPACE}::{key} was defined by another copy of flashinfer-shim in this process; "
             "leave one copy on the path"
         )
     if _library is None:
         _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        current = _bodies[name]
+        current = _bodies[key]
         return current.run(**current.schema.arguments(args, kwargs))
 
     def fake(*args: Any, **kwargs: Any) -> Any:
-        current = _bodies[name]
+        current = _bodies[key]
         return current.fake(**current.schema.arguments(args, kwargs))
 
-    _library.define(f"{name}{body.schema.text}", tags=_tags())  # type: ignore[no-untyped-call]
-    _library.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
+    _library.define(f"{key}{body.schema.text}", tags=_tags())  # type: ignore[no-untyped-call]
+    _library.impl(key, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"{NAMESPACE}::{key}", fake, lib=_library)
 
 
 def _tags() -> tuple[torch.Tag, ...]:

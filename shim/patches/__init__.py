@@ -38,12 +38,14 @@ class Site:
     Attributes:
         module: the FlashInfer module that has just been executed.
         function: the function as its author wrote it (a user's compiler.disable looked through).
+        release: of the FlashInfer that is installed, local part included.
         traits: of the contract's row.
         settings: of this process.
     """
 
     module: ModuleType
     function: Callable[..., Any]
+    release: str
     traits: Any
     settings: Settings
 

@@ -92,16 +92,17 @@ def _fake_nvfp4(
     _check_four_over_six(input, recipe)
     columns = k // 16
     padded = columns if tile == 1 else round_up(columns, 4)
-    usable = isinstance(global_scale, Tensor) and global_scale.numel() == 1
-    # Of m only where it matters: each question for a size may cost the compiler a graph.
-    if cute.empty_returns_early and (k == 0 or (not usable and m == 0)):
+    if cute.empty_returns_early and k == 0:
         return _bytes(input, m, k // 2), _bytes(input, m, padded)
-    if not usable:
-        _refuse_scale(global_scale)
-    if traits.four_over_six == "environment":
-        recipe = _upstream_four_over_six().current_nvfp4_4over6_config()
-        if recipe is not None and input.dtype == torch.float8_e4m3fn:
-            raise ValueError("FLASHINFER_NVFP4_4OVER6 requires fp16 or bf16 input")
+    try:
+        _check_scale(global_scale)
+        if traits.four_over_six == "environment":
+            recipe = _recipe_of_environment(input)
+    except Exception:
+        # Asked of m only here: each question for a size may cost the compiler a graph.
+        if cute.empty_returns_early and m == 0:
+            return _bytes(input, m, k // 2), _bytes(input, m, padded)
+        raise
     rows = round_up(m, tile)
     pads_by_16 = tile == 1 or (tile == 8 and cute.tma_8x4_tile == 16)
     if pads_by_16 and recipe is None and _large(cute, m, k, input.dtype):
@@ -146,9 +147,12 @@ def _refuse_no_columns(columns: int) -> None:
     _ = 1024 // columns
 
 
-def _refuse_scale(global_scale: Any) -> None:
+def _check_scale(global_scale: Any) -> None:
     """Fail for what is not one number as upstream does where it makes it one."""
-    _ = global_scale.reshape(1) if isinstance(global_scale, Tensor) else float(global_scale)
+    if not isinstance(global_scale, Tensor):
+        float(global_scale)
+    elif global_scale.numel() != 1:
+        global_scale.reshape(1)
 
 
 def _check_format(sf_vec_size: int, sf_use_ue8m0: bool) -> None:
@@ -163,6 +167,13 @@ def _check_format(sf_vec_size: int, sf_use_ue8m0: bool) -> None:
 def _check_four_over_six(input: Tensor, recipe: Any) -> None:
     if recipe is not None and input.dtype == torch.float8_e4m3fn:
         raise _upstream_four_over_six().nvfp4_4over6_fp8_input_error(input.dtype)
+
+
+def _recipe_of_environment(input: Tensor) -> Any:
+    recipe = _upstream_four_over_six().current_nvfp4_4over6_config()
+    if recipe is not None and input.dtype == torch.float8_e4m3fn:
+        raise ValueError("FLASHINFER_NVFP4_4OVER6 requires fp16 or bf16 input")
+    return recipe
 
 
 def _upstream_four_over_six() -> ModuleType:

@@ -51,6 +51,7 @@ def build(site: Site) -> Callable[..., Any]:
     return build_op(
         OP,
         original,
+        release=site.release,
         preload=site.settings.preload,
         fake=fake,
         kernels=kernels,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROOT = "flashinfer"
 PACKAGE = "shim"
 PRIVATE_PACKAGE = "_flashinfer_shim"
+SAID = "_FLASHINFER_SHIM_SAID"  # inherited: what this process tree has been told
 
 
 class GatedLoader:
@@ -177,12 +178,35 @@ class Gate:
         return location is not None and realpath(dirname(location)) == realpath(self.directory)
 
     def _keep(self, error: Exception) -> None:
-        # As text: the exception itself would keep alive every frame it passed through.
         if getattr(error, "flashinfer_shim_refusal", False):
             raise error
+        from os import environ
         from traceback import format_exception
 
+        # As text: the exception itself would keep alive every frame it passed through.
         self.fault = "".join(format_exception(error))
+        line = (
+            f"FlashInfer is left as it is, flashinfer-shim in {self.directory} cannot work: "
+            f"{type(error).__name__}: {error}; install flashinfer-shim again with what it needs, "
+            "or take it off PYTHONPATH"
+        )
+        if environ.get("FLASHINFER_SHIM", "").strip().lower() == "require":
+            refusal = ImportError(f"FLASHINFER_SHIM=require: {line}")
+            refusal.flashinfer_shim_refusal = True  # type: ignore[attr-defined]
+            raise refusal from error
+        self._tell(line, environ)
+
+    def _tell(self, line: str, environ: "Any") -> None:
+        # The package's own way of saying it is what may be missing: so once more, in small.
+        said = [word for word in environ.get(SAID, "").split(",") if word]
+        if "gate" in said or environ.get("FLASHINFER_SHIM_LOG", "").strip().lower() == "off":
+            return
+        environ[SAID] = ",".join([*said, "gate"])
+        try:
+            sys.stderr.write(f"flashinfer-shim: {' '.join(line.split())}\n")
+            sys.stderr.flush()
+        except Exception:
+            return
 
 
 def find_gate() -> "Gate | None":

@@ -67,12 +67,40 @@ def test_an_error_is_kept_and_tried_again_at_the_next_import(
 ) -> None:
     environment = _environment(tmp_path, hook.format(error=error))
     child = run_child(IMPORT_TWICE, env=environment)
-    assert (child.stdout, child.stderr) == ("original\nTrue\noriginal\nTrue\n2\n", "")
+    assert child.stdout == "original\nTrue\noriginal\nTrue\n2\n", child
+    (line,) = child.stderr.splitlines()  # once, though it happened twice
+    assert line.startswith("flashinfer-shim: FlashInfer is left as it is"), line
+    assert "ours" in line
 
-    child = run_child("import sys, flashinfer; print(sys.meta_path[0].fault)", env=environment)
+    quiet = {**environment, "FLASHINFER_SHIM_LOG": "off"}
+    child = run_child("import sys, flashinfer; print(sys.meta_path[0].fault)", env=quiet)
     assert child.stdout.startswith("Traceback"), child
     assert f"raise {error}" in child.stdout
     assert child.stderr == ""
+
+
+@pytest.mark.parametrize("hook", [IN_THE_HOOK, IN_A_CALLBACK])
+def test_an_error_stops_the_import_where_the_shim_is_required(
+    run_child: RunChild, tmp_path: Path, hook: str
+) -> None:
+    environment = _environment(tmp_path, hook.format(error="ValueError('ours')"))
+    child = run_child("import flashinfer", env={**environment, "FLASHINFER_SHIM": "require"})
+    assert child.returncode == 1
+    last = child.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: FLASHINFER_SHIM=require"), child
+    assert "ValueError: ours" in last
+
+
+def test_a_process_tree_is_told_of_an_error_once(run_child: RunChild, tmp_path: Path) -> None:
+    environment = _environment(tmp_path, IN_THE_HOOK.format(error="ValueError('ours')"))
+    child = run_child(
+        """
+        import subprocess, sys, flashinfer
+        subprocess.run([sys.executable, "-c", "import flashinfer"], check=True)
+        """,
+        env=environment,
+    )
+    assert (child.returncode, len(child.stderr.splitlines())) == (0, 1), child
 
 
 @pytest.mark.parametrize("hook", [IN_THE_HOOK, IN_A_CALLBACK])
@@ -94,7 +122,9 @@ def test_a_package_that_cannot_be_imported_is_a_kept_error(
     )
     assert child.stdout.startswith("original\nTraceback"), child
     assert "No module named 'a_requirement_that_is_missing'" in child.stdout
-    assert child.stderr == ""
+    (line,) = child.stderr.splitlines()
+    assert "No module named 'a_requirement_that_is_missing'" in line
+    assert "install flashinfer-shim again with what it needs" in line
 
 
 def test_a_kept_error_is_forgotten_when_a_later_import_goes_well(

@@ -111,6 +111,7 @@ def main(request: Path) -> None:
     torch._dynamo.config.fake_tensor_cache_enabled = False
     asked: Mapping[str, Any] = json.loads(request.read_text())
     upstream = oracle.upstream()
+    assert "shim.patches.fp4_quantize" not in sys.modules  # unpatched, or we would judge ourselves
     traits = traits_of(asked["release"])
     defaults = {
         name: parameter.default for name, parameter in signature(upstream).parameters.items()

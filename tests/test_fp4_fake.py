@@ -118,7 +118,8 @@ def cute_dsl() -> Iterator[Json]:
     on = {"FLASHINFER_NVFP4_QUANTIZE_USE_TMA": "1"}
     off = {"FLASHINFER_NVFP4_QUANTIZE_USE_TMA": "0"}
     recipe = {"FLASHINFER_NVFP4_4OVER6": "1"}
-    for layout, environment in product(LAYOUTS, ({}, on, off, recipe, on | recipe)):
+    wrong = recipe | {"FLASHINFER_NVFP4_4OVER6_ERR_MODE": "nonsense"}
+    for layout, environment in product(LAYOUTS, ({}, on, off, recipe, on | recipe, wrong)):
         for m, k in ((1023, 32768), (1024, 32768), (1030, 16384), (2056, 16384), (4104, 8192)):
             yield case(
                 *(m, k), dtype="float16", environment=environment, backend="cute-dsl", **layout

@@ -23,8 +23,9 @@ _PRETENDED_CUDA = "13.0"
 def pretend(arch: str = DEFAULT_ARCH) -> None:
     """Stand in for one CUDA device of compute capability ``arch`` (``"12.0"``).
 
-    Sets FLASHINFER_CUDA_ARCH_LIST too, which FlashInfer reads while it is imported, and, where
-    torch is a CPU build, ``torch.version.cuda``.
+    To be called before torch._dynamo is imported. Sets FLASHINFER_CUDA_ARCH_LIST
+    too, which FlashInfer reads while it is imported, and, where torch is a CPU build,
+    ``torch.version.cuda``.
 
     Raises:
         ValueError: ``arch`` is not of the form ``major.minor``.
@@ -59,19 +60,23 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         "get_device_properties": lambda device=None: properties,
         "get_device_name": lambda device=None: properties.name,
         "is_current_stream_capturing": lambda: False,
+        # The compiler takes device properties for a constant if they are of the type so called.
+        "_CudaDeviceProperties": types.SimpleNamespace,
     }
+    has_device = torch.cuda.is_available()
     for name, stand_in in stand_ins.items():
         setattr(torch.cuda, name, stand_in)
     if torch.version.cuda is None:
         torch.version.cuda = _PRETENDED_CUDA
+    if not has_device:
         _do_without_a_device_guard()
 
 
 def _do_without_a_device_guard() -> None:
     """Let ``tensor[a:b]`` and ``tensor.cuda()`` work on fake CUDA tensors.
 
-    A CPU build has no device guard for them. Plain slices and whole numbers become the narrow and
-    select that they are; what is on the device stays there; all else is left.
+    Without a device there is no device guard for them. Plain slices and whole numbers become the
+    narrow and select that they are; what is on the device stays there; all else is left.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 

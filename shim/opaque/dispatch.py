@@ -48,15 +48,12 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
     carriers = tuple(schema.carriers.items())
 
     def traced(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > len(names):
-            raise TypeError(f"takes {len(names)} positional arguments but {len(args)} were given")
-        named = dict(zip(names, args, strict=False))
-        named.update(kwargs)
+        named = _by_name(names, args, kwargs)
         for name, carrier in carriers:
             if name in named:
                 values = carrier.encode(named.pop(name))
-                for part, value in zip(carrier.parts, values, strict=True):
-                    named[part.name] = value
+                for i, part in enumerate(carrier.parts):
+                    named[part.name] = values[i]
         return op(**named)
 
     return traced
@@ -80,8 +77,7 @@ def with_out(
     """
 
     def traced(*args: Any, **kwargs: Any) -> Any:
-        named = dict(zip(names, args, strict=False))
-        named.update(kwargs)
+        named = _by_name(names, args, kwargs)
         given = [name for name in outs if named.get(name) is not None]
         if not given:
             for name in outs:
@@ -94,3 +90,14 @@ def with_out(
         return named[outs[0]] if len(outs) == 1 else tuple([named[name] for name in outs])
 
     return traced
+
+
+def _by_name(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    # By index: torch 2.9 traces zip(strict=False) as if it were strict.
+    if len(args) > len(names):
+        raise TypeError(f"takes {len(names)} positional arguments but {len(args)} were given")
+    named = {names[i]: value for i, value in enumerate(args)}
+    named.update(kwargs)
+    return named

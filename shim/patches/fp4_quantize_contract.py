@@ -5,9 +5,11 @@ It retires when upstream defines the function itself as an op: the probe ``fixed
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..contract import Contract, Row
 from ..upstream import FunctionFacts
-from .fp4_traits import Fp4Traits
+from .fp4_traits import CuteTraits, Fp4Traits
 
 _JIT_GETTER = "get_fp4_quantization_module"
 
@@ -35,10 +37,31 @@ _S5 = _S4.replace("'cuda'", "'auto'") + ", *, batch_invariant=False"
 _OLD = "flashinfer.fp4_quantization"
 _NEW = "flashinfer.quantization.fp4_quantization"
 
-_T1 = Fp4Traits(padded_columns=False, linear_slack=False)
-_T2 = Fp4Traits(padded_columns=False, linear_slack=True)
-_T3 = Fp4Traits(padded_columns=True, linear_slack=True, backends=("cuda", "cute-dsl"))
-_T4 = Fp4Traits(padded_columns=True, linear_slack=False, backends=("auto", "cuda", "cute-dsl"))
+_CUTE_068 = CuteTraits(
+    mxfp4_8x4=False,
+    mxfp4_padded=False,
+    tma="by size",
+    tma_8x4_tile=16,
+    empty_returns_early=False,
+    recipe_first=False,
+)
+_CUTE_0612 = replace(_CUTE_068, mxfp4_8x4=True)
+_CUTE_0616 = replace(_CUTE_0612, mxfp4_padded=True, tma="on request")
+_CUTE_070 = replace(_CUTE_0616, empty_returns_early=True)
+_CUTE_071 = replace(_CUTE_070, tma_8x4_tile=8)
+_CUTE_074 = replace(_CUTE_071, recipe_first=True)
+
+_T050 = Fp4Traits(padded_columns=False, linear_slack=False)
+_T067 = Fp4Traits(padded_columns=False, linear_slack=True)
+_T068 = Fp4Traits(
+    padded_columns=True, linear_slack=True, backends=("cuda", "cute-dsl"), cute=_CUTE_068
+)
+_T0612 = replace(_T068, cute=_CUTE_0612)
+_T0613 = replace(_T0612, four_over_six="environment")
+_T0616 = replace(_T0613, cute=_CUTE_0616)
+_T070 = replace(_T0616, cute=_CUTE_070)
+_T071 = replace(_T070, four_over_six="parameter", cute=_CUTE_071)
+_T074 = replace(_T071, linear_slack=False, backends=("auto", "cuda", "cute-dsl"), cute=_CUTE_074)
 
 CONTRACT = Contract(
     function="fp4_quantize",
@@ -49,19 +72,19 @@ CONTRACT = Contract(
         "_resolve_fp4_quantize_recipe",
     ),
     rows=(
-        Row("0.5.0", "0.5.3", _OLD, _S1, "58c8e8c0ac2a", _T1),
-        Row("0.6.0", "0.6.5", _OLD, _S1, "a12b7c272f44", _T1),
-        Row("0.6.6", "0.6.6", _OLD, _S1, "d327c5567e16", _T1),
-        Row("0.6.7", "0.6.7.post3", _NEW, _S1, "17cf7970e6ac", _T2),
-        Row("0.6.8", "0.6.10.post1", _NEW, _S2, "591de0298ccb", _T3),
-        Row("0.6.11", "0.6.11.post3", _NEW, _S3, "38c9899188fe", _T3),
-        Row("0.6.12", "0.6.12", _NEW, _S3, "6989348f085a", _T3),
-        Row("0.6.13", "0.6.15.post1", _NEW, _S3, "bd1bd5c4ae8b", _T3),
-        Row("0.6.16", "0.6.18.post1", _NEW, _S3, "555579bc2407", _T3),
-        Row("0.7.0", "0.7.0.post1", _NEW, _S3, "e2cdb9f1bacd", _T3),
-        Row("0.7.1", "0.7.2", _NEW, _S4, "6d997fcc8fab", _T3),
-        Row("0.7.2.post1", "0.7.2.post1", _NEW, _S4, "067d5ccf3c03", _T3),
-        Row("0.7.4", "0.7.4", _NEW, _S5, "1dd43a3994fd", _T4),
+        Row("0.5.0", "0.5.3", _OLD, _S1, "58c8e8c0ac2a", _T050),
+        Row("0.6.0", "0.6.5", _OLD, _S1, "a12b7c272f44", _T050),
+        Row("0.6.6", "0.6.6", _OLD, _S1, "d327c5567e16", _T050),
+        Row("0.6.7", "0.6.7.post3", _NEW, _S1, "17cf7970e6ac", _T067),
+        Row("0.6.8", "0.6.10.post1", _NEW, _S2, "591de0298ccb", _T068),
+        Row("0.6.11", "0.6.11.post3", _NEW, _S3, "38c9899188fe", _T068),
+        Row("0.6.12", "0.6.12", _NEW, _S3, "6989348f085a", _T0612),
+        Row("0.6.13", "0.6.15.post1", _NEW, _S3, "bd1bd5c4ae8b", _T0613),
+        Row("0.6.16", "0.6.18.post1", _NEW, _S3, "555579bc2407", _T0616),
+        Row("0.7.0", "0.7.0.post1", _NEW, _S3, "e2cdb9f1bacd", _T070),
+        Row("0.7.1", "0.7.2", _NEW, _S4, "6d997fcc8fab", _T071),
+        Row("0.7.2.post1", "0.7.2.post1", _NEW, _S4, "067d5ccf3c03", _T071),
+        Row("0.7.4", "0.7.4", _NEW, _S5, "1dd43a3994fd", _T074),
     ),
     fixed=_fixed,
     faulty=_faulty,

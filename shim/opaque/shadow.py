@@ -44,7 +44,7 @@ def run(
         Exception: whatever upstream's Python raises for these arguments.
     """
     world = _World()
-    result = world.function(function)(**arguments)
+    result = world.translate(getattr(function, "__name__", ""), function)(**arguments)
     return result, tuple(world.loaded)
 
 
@@ -67,22 +67,16 @@ class _World:
         replaced = stand_in(name, value, self.loaded)
         if replaced is not None:
             return replaced
-        if isinstance(value, types.FunctionType):
-            return self.function(value) if _is_upstream(value.__module__) else value
+        if isinstance(value, types.FunctionType) and _is_upstream(value.__module__):
+            return self._remember(value, lambda: self._copy(value))
         if isinstance(value, functools._lru_cache_wrapper):
             # Not cached: sizes may be symbolic, which cannot be hashed, and results may be fake.
             return recording(name, value, self.translate(name, value.__wrapped__), self.loaded)
-        if isinstance(value, types.ModuleType):
-            return _Module(self, value) if _is_upstream(value.__name__) else value
+        if isinstance(value, types.ModuleType) and _is_upstream(value.__name__):
+            return _Module(self, value)
         if type(value) in (dict, list, set):
             return self._remember(value, lambda: copy.copy(value))
         return value
-
-    def function(self, function: Callable[..., Any]) -> Any:
-        """A copy of ``function`` that lives in this world."""
-        if not isinstance(function, types.FunctionType):
-            return self.translate(getattr(function, "__name__", ""), function)
-        return self._remember(function, lambda: self._copy(function))
 
     def _remember(self, original: Any, make: Callable[[], Any]) -> Any:
         known = self._copies.get(id(original))

@@ -1,0 +1,167 @@
+"""The shadow world: upstream's own Python, run for its outputs alone, and nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import RunChild
+
+TESTS = Path(__file__).parent
+
+PRELUDE = f"""
+    import gc, itertools, json, sys
+    sys.path.append({str(TESTS)!r})
+    from child_side import *
+    pretend()
+    import torch
+    import flashinfer
+    from flashinfer import fp4_quantize
+    from shim.opaque import shadow
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    module = sys.modules[fp4_quantize.__module__]
+    getter = module.get_fp4_quantization_module
+
+    def described(call):
+        try:
+            return [
+                (*row, t.storage_offset(), t.untyped_storage().nbytes())
+                for t, row in ((t, describe([t])[0]) for t in call())
+            ]
+        except Exception as error:
+            return [type(error).__name__, str(error)]
+"""
+
+OPINIONS = (
+    PRELUDE
+    + """
+    differ = []
+    layouts = ({}, dict(is_sf_8x4_layout=True), dict(is_sf_swizzled_layout=False))
+    recipes = (dict(sf_vec_size=16), dict(sf_vec_size=32, sf_use_ue8m0=True), dict(sf_vec_size=8))
+    sizes = ((1, 64), (7, 96), (128, 256), (129, 48), (0, 64), (3, 5, 64), (33, 40))
+    with fake_cuda():
+        scale = torch.empty(1, device="cuda")
+        loads = set()
+        for size, layout, recipe in itertools.product(sizes, layouts, recipes):
+            for swap in (False, True):
+                x = torch.empty(size, dtype=torch.bfloat16, device="cuda")
+                x = x.transpose(-2, -1) if swap else x
+                arguments = dict(input=x, global_scale=scale, **layout, **recipe)
+                op = described(lambda: fp4_quantize(**arguments))
+                own = described(lambda: shadow.run(fp4_quantize, arguments)[0])
+                if op != own:
+                    differ.append([size, swap, layout, recipe, op, own])
+        x = torch.empty(16, 64, device="cuda")
+        _, loaded = shadow.run(fp4_quantize, dict(input=x, global_scale=scale))
+    kept = [
+        f"{name}.{key}" for name, m in list(sys.modules.items()) if name.startswith("flashinfer")
+        for key, value in list(vars(m).items())
+        for held in (value, *(value.values() if isinstance(value, dict) else ()))
+        if isinstance(held, FakeTensor) or type(held).__module__.startswith("shim.opaque")
+    ]
+    print(json.dumps([
+        differ, kept, getter.cache_info().currsize,
+        [[load.getter is getter, load.args] for load in loaded],
+    ]))
+"""
+)
+
+
+def test_the_shadow_agrees_with_the_written_fake_and_leaves_nothing_behind(
+    run_child: RunChild, each_release: str
+) -> None:
+    differ, kept, cached, loaded = run_child(OPINIONS, release=each_release).json
+    assert differ == []
+    assert kept == []
+    assert cached == 0
+    assert loaded == [[True, ["120"]]]
+
+
+TOY = """
+import functools, torch
+import shlex as unharmful
+import somewhere_else
+KEPT = {}
+COUNT = 0
+
+@functools.cache
+def get_toy_module(kind):
+    raise RuntimeError("the real module was loaded")
+
+@functools.cache
+def _get_compiled_toy_kernel(hidden):
+    raise RuntimeError("the real kernel was compiled")
+
+def helper(x):
+    global COUNT
+    COUNT += 1
+    KEPT["workspace"] = torch.empty_like(x)
+    return COUNT
+
+def remembers(x):
+    helper(x)
+    return torch.empty_like(x), helper(x)
+
+def compiled(x):
+    _get_compiled_toy_kernel(x.shape[-1])(x)
+    return torch.empty_like(x)
+
+def with_a_class(x):
+    class Runner:
+        size: torch.Size = x.shape
+        def forward(self):
+            return torch.empty(self.size, device=x.device)
+    return Runner().forward()
+
+def importing(x):
+    from flashinfer.toy import helper as other
+    return other(x)
+
+def recursive(x, depth=2):
+    return recursive(x, depth - 1) if depth else torch.empty_like(x)
+
+def elsewhere(x):
+    return somewhere_else.launch(x)
+"""
+
+WORLD = (
+    PRELUDE
+    + """
+    import types
+
+    fake = types.ModuleType("flashinfer.toy")
+    sys.modules["flashinfer.toy"] = fake
+    source = SOURCE
+    sys.modules["somewhere_else"] = stranger = types.ModuleType("somewhere_else")
+    stranger.launch = lambda x: None
+    stranger.launch.__module__ = "somewhere_else"
+    exec(compile(source, "toy.py", "exec"), vars(fake))
+
+    answers = {}
+    with fake_cuda():
+        x = torch.empty(4, 8, device="cuda")
+        run = lambda name: shadow.run(getattr(fake, name), dict(x=x))
+        (out, count), _ = run("remembers")
+        answers["state of a module"] = [count, fake.COUNT, fake.KEPT]
+        out, loaded = run("compiled")
+        answers["a compiled kernel"] = [
+            list(out.shape), [l.getter is fake._get_compiled_toy_kernel for l in loaded]]
+        answers["a class in a function"] = list(run("with_a_class")[0].shape)
+        answers["an import in a function"] = [run("importing")[0], fake.COUNT]
+        answers["recursion"] = list(run("recursive")[0].shape)
+        answers["an unknown launcher"] = error_of(lambda: run("elsewhere"))
+    print(json.dumps(answers))
+"""
+)
+
+
+def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) -> None:
+    answers = run_child(WORLD.replace("SOURCE", repr(TOY)), release="0.6.3").json
+    assert answers["state of a module"] == [2, 0, {}]
+    assert answers["a compiled kernel"] == [[4, 8], [True]]
+    assert answers["a class in a function"] == [4, 8]
+    assert answers["an import in a function"] == [1, 0]
+    assert answers["recursion"] == [4, 8]
+    kind, text = answers["an unknown launcher"]
+    assert kind == "UnknownLauncher"
+    assert "somewhere_else" in text

@@ -69,7 +69,7 @@ def test_no_reference_to_an_original_is_left_in_any_flashinfer_module(
     )
     left, replaced = child.json
     assert left == []
-    assert len(replaced) >= 4, replaced
+    assert {"flashinfer.fp4_quantize", "flashinfer.jit.cpp_ext.get_cuda_version"} <= set(replaced)
 
 
 # --- standing aside -----------------------------------------------------------------------------

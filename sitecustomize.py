@@ -41,7 +41,8 @@ def _entries_behind(here):
     # type: (str) -> list[str]
     # Only those: two files that each search the whole of sys.path would call each other for ever.
     for position, entry in enumerate(sys.path):
-        if entry == here or os.path.realpath(entry) == here:
+        # A .pth file may have put anything on sys.path, None too.
+        if entry == here or (isinstance(entry, str) and os.path.realpath(entry) == here):
             return sys.path[position + 1 :]
     return []
 

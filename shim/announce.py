@@ -1,4 +1,4 @@
-"""Lines on stderr: never stdout, one line a fact, a warning once per process tree.
+"""Lines on stderr: never stdout, one line a fact, a warning once in a process and its children.
 
 N ranks times M workers inherit one environment, so the mark of what was already said stands there.
 """

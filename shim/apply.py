@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from . import replacing
-from .opaque.identity import without_disable
+from .opaque.identity import REPLACES, without_disable
 from .patches import Site
 from .settings import Settings
 from .survey import Finding
@@ -22,8 +25,9 @@ class ForeignFunction(Exception):
 
 @dataclass(frozen=True)
 class Applied:
-    """One patch in force: ``original`` is the identical object to put back."""
+    """One patch in force in ``module``: ``original`` is the identical object to put back."""
 
+    module: ModuleType
     finding: Finding
     original: Any
     replacement: Any
@@ -63,24 +67,53 @@ def apply(
 def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applied:
     original = replacing.resolve(module, finding.patch.contract.function)
     function = without_disable(original)
-    _check_origin(function, finding)
+    _check_origin(original, finding)
     traits = finding.judgement.row.traits if finding.judgement.row else None
     replacement = finding.patch.build(Site(module, function, finding.release, traits, settings))
-    return Applied(finding, original, replacement)
+    return Applied(module, finding, original, replacement)
 
 
-def _check_origin(function: Callable[..., Any], finding: Finding) -> None:
-    """The contract judged source text; make sure that the live function came from it."""
+def _check_origin(live: Any, finding: Finding) -> None:
+    """The contract judged source text; make sure that the live object is what it defines.
+
+    Every layer counts: a user's wrapper around the function may return something else, and to
+    patch it would take the wrapper away, or give its results the fake of the function within.
+    """
+    package = Path(sys.modules["flashinfer"].__path__[0])
+    layer, code = live, None
+    while layer is not None:
+        code = getattr(layer, "__code__", None)
+        allowed = code is None or _within(code.co_filename, package) or _is_torch(code.co_filename)
+        if REPLACES in getattr(layer, "__dict__", {}) or not allowed:
+            raise ForeignFunction(f"{finding.target} has been replaced by {_where(layer)}")
+        layer = getattr(layer, "__wrapped__", None)
     facts = finding.facts
-    code = getattr(inspect.unwrap(function), "__code__", None)
     if (
         facts is None
         or code is None
         or not _same_file(code.co_filename, facts.path)
         or not facts.first_line <= code.co_firstlineno <= facts.last_line
     ):
-        where = f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
-        raise ForeignFunction(f"{finding.target} has been replaced by the function of {where}")
+        raise ForeignFunction(f"{finding.target} has been replaced by {_where(live)}")
+
+
+def _where(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return repr(function)
+    return f"the function of {code.co_filename}:{code.co_firstlineno}"
+
+
+def _within(file: str, directory: Path) -> bool:
+    # As written, or as resolved: some installers link every file or folder to a cache.
+    return any(
+        Path(path(file)).is_relative_to(path(directory))
+        for path in (os.path.abspath, os.path.realpath)
+    )
+
+
+def _is_torch(file: str) -> bool:
+    return _within(file, Path(torch.__file__).parent)  # a layer of torch.compiler.disable
 
 
 def _same_file(one: str, other: os.PathLike[str]) -> bool:

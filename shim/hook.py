@@ -58,12 +58,12 @@ def engage(gate: GateLike) -> None:
         ShimError: in mode ``require``, for a wrong setting or a refused patch.
     """
     with _lock:
-        gate.after.clear()
-        if _process.stood_down:
-            return
-        _judge()
-        gate.after.update(dict.fromkeys(_process.wanted, _executed))
-        _tell_refusals()
+        if not _process.stood_down:
+            _judge()
+        # In one piece: another thread may be importing a module that is wanted before and after.
+        gate.after = dict.fromkeys(_process.wanted, _executed)
+        if not _process.stood_down:
+            _tell_refusals()
 
 
 def activate() -> tuple[Record, ...]:
@@ -85,25 +85,26 @@ def activate() -> tuple[Record, ...]:
     gate = own_gate.find_gate() or own_gate.install(package_directory())
     with _lock:
         _process.stood_down = False
-        if "flashinfer" not in sys.modules:
+        if _package() is None:
             return status()
         if not _process.in_force:
             engage(gate)
         for name in _process.wanted:
             module = sys.modules.get(name)
             if module is not None and not _half_imported(module):
-                _patch(module, everywhere=True)
+                _patch(module, late=True)
         return status()
 
 
 def deactivate() -> None:
     """Put the identical original objects back, in every loaded module. Idempotent, thread-safe.
 
-    Graphs that were compiled with our ops keep them; what is compiled from now on does not.
+    Graphs that were compiled with our ops keep them. So do references to our functions that no
+    module holds, such as a class attribute: they go on being ops where they are compiled.
     """
     with _lock:
         _process.stood_down = True
-        _process.wanted.clear()
+        _process.wanted = {}
         if _process.in_force:
             from . import late, replacing
 
@@ -129,20 +130,24 @@ def _judge() -> None:
     """Read the settings and judge what is installed: fills the ledger and the wanted patches."""
     settings = _process.settings = read(os.environ, NAMES)
     announce.set_level(settings.log)
-    _process.wanted.clear()
+    announce.debug(f"settings: {settings}")
     if settings.mode == "off":
+        _process.wanted = {}
         _process.ledger.replace(
             records.all_unjudged(
                 Verdict.DISABLED, "FLASHINFER_SHIM=off", "set FLASHINFER_SHIM=auto"
             )
         )
         return
-    for complaint in settings.complaints:
-        announce.warn(complaint)
     if settings.complaints and settings.mode == "require":
-        raise ShimError("; ".join(settings.complaints))
-    package = Path(sys.modules["flashinfer"].__path__[0])
+        raise ShimError(f"FLASHINFER_SHIM=require: {'; '.join(settings.complaints)}")
+    for complaint in settings.complaints:
+        announce.warn(f"{complaint}; the default is used")
+    package = _package()
+    if package is None:
+        raise ImportError("flashinfer is not a package with a directory")
     _, findings = survey(package, sys.path, settings.policy)
+    wanted: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.patch.name not in settings.enabled:
             record = records.unjudged(
@@ -151,28 +156,47 @@ def _judge() -> None:
         else:
             record = records.judged(finding)
             if record.verdict is Verdict.PENDING and finding.facts is not None:
-                _process.wanted.setdefault(finding.facts.module, []).append(finding)
+                wanted.setdefault(finding.facts.module, []).append(finding)
+                # The package is executed again while its modules stay as they are.
+                module = sys.modules.get(finding.facts.module)
+                if module is not None and _is_live(module, finding):
+                    record = records.applied(_process.in_force[finding.patch.name])
+        announce.debug(f"{record.patch}: {record.verdict}: {record.reason}; found {record.found}")
         _process.ledger.enter(record)
+    _process.wanted = wanted
+
+
+def _package() -> Path | None:
+    """The directory of the FlashInfer that is imported or being imported, None if there is none.
+
+    Tests and applications put other things in its place in sys.modules: None, a bare module.
+    """
+    path = getattr(sys.modules.get("flashinfer"), "__path__", None)
+    try:
+        return Path(next(iter(path))) if path is not None else None
+    except (TypeError, StopIteration):
+        return None
 
 
 def _executed(module: ModuleType) -> None:
     """A module that patches wait for has been executed: the gate's callback."""
     with _lock:
         if not _process.stood_down:
-            _patch(module, everywhere=False)
+            _patch(module, late=False)
 
 
-def _patch(module: ModuleType, *, everywhere: bool) -> None:
+def _patch(module: ModuleType, *, late: bool) -> None:
+    """Patch ``module``: late, long after it was executed and copied from, or right after that."""
     settings = _process.settings
     findings = _process.wanted.get(module.__name__, [])
-    findings = [f for f in findings if not _in_force(module, f)]
+    findings = [f for f in findings if not _done(module, f, late=late)]
     if settings is None or not findings:
         return
-    from . import late
+    from . import late as hidden
     from .apply import ForeignFunction, apply
 
     try:
-        done = apply(module, findings, settings, everywhere=everywhere)
+        done = apply(module, findings, settings, everywhere=late)
     except ForeignFunction as fault:
         action = "import flashinfer before the library that replaces it, or accept its version"
         _enter_all(findings, Verdict.REFUSED, str(fault), action)
@@ -191,11 +215,23 @@ def _patch(module: ModuleType, *, everywhere: bool) -> None:
         _process.in_force[applied.finding.patch.name] = applied
         _process.ledger.enter(records.applied(applied))
         announce.info(f"patched {applied.finding.target}: {applied.finding.judgement.reason}")
-        if everywhere:
-            late.redirect(applied)
+        if late:
+            hidden.redirect(applied)
 
 
-def _in_force(module: ModuleType, finding: Finding) -> bool:
+def _done(module: ModuleType, finding: Finding, *, late: bool) -> bool:
+    """Whether the patch is in force in this module.
+
+    Where the module was not executed again, something else in its place is a user's, put over
+    ours: it stays.
+    """
+    applied = _process.in_force.get(finding.patch.name)
+    return applied is not None and (
+        _is_live(module, finding) or (late and applied.module is module)
+    )
+
+
+def _is_live(module: ModuleType, finding: Finding) -> bool:
     applied = _process.in_force.get(finding.patch.name)
     live = getattr(module, finding.patch.contract.function, None)
     return applied is not None and live is applied.replacement

@@ -85,7 +85,8 @@ class Settings:
         preload: load kernel modules when the compiler asks for a fake.
         reference: CPU tensors go to the reference kernel.
         enabled: names of the patches that the user wants.
-        complaints: one sentence for each value that was not understood; its default is in force.
+        complaints: one sentence for each value that was not understood. Its default is in force; of
+            a list of patches, the rest, or all patches if nothing is left of it.
     """
 
     mode: str
@@ -124,8 +125,7 @@ def _value(variable: Variable, environ: Mapping[str, str], complaints: list[str]
     value = variable.spellings.get(text)
     if value is None:
         complaints.append(
-            f"{variable.name}={environ[variable.name]!r} is not one of {variable.choices}; "
-            f"{variable.default} is used"
+            f"{variable.name}={environ[variable.name]!r} is not one of {variable.choices}"
         )
         return variable.default
     return value
@@ -138,8 +138,7 @@ def _selection(text: str, known: tuple[str, ...], complaints: list[str]) -> froz
     if unknown:
         complaints.append(
             f"{PATCHES}={text!r} names {', '.join(unknown)}, which no patch is called; "
-            f"valid are all, {', '.join(known)}, each with - in front to leave it out; "
-            "the rest of the list is used"
+            f"valid are all, {', '.join(known)}, each with - in front to leave it out"
         )
     valid = [word for word in words if word not in unknown]
     wanted = {word for word in valid if not word.startswith("-")}

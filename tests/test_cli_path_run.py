@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -225,3 +226,27 @@ def test_the_console_script_and_python_dash_m_are_one(run_child: RunChild) -> No
     script = run_child(None, args=["-c", code, "path"])
     assert script.stdout == run_child(None, args=["-m", "shim", "path"]).stdout
     assert json.dumps(script.stdout) == json.dumps(HERE + "\n")
+
+
+def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
+    command = f"{sys.executable} -m shim path | true; echo ${{PIPESTATUS[0]}}"
+    for _ in range(3):
+        asked = subprocess.run(
+            ["bash", "-c", command], cwd=HERE, capture_output=True, text=True, check=True
+        )
+        assert asked.stdout.strip() in ("0", "141")
+        assert asked.stderr == ""
+
+
+def test_a_full_disk_behind_stdout_is_one_line_and_status_2() -> None:
+    with open("/dev/full", "w") as full:
+        asked = subprocess.run(
+            [sys.executable, "-m", "shim", "path"],
+            cwd=HERE,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert asked.returncode == 2
+    assert asked.stderr == "flashinfer-shim: stdout cannot be written: No space left on device\n"

@@ -213,9 +213,13 @@ ERRORS = (
         yield "1-D", lambda: fp4_quantize(x[0] if False else torch.empty(256, device="cuda"), s)
         yield "K % vec", lambda: fp4_quantize(torch.empty(4, 40, device="cuda"), s)
         yield "vec", lambda: fp4_quantize(x, s, 8)
-        yield "too many", lambda: fp4_quantize(x, s, 16, False, True, False, None, 1, 2, 3, 4, 5)
+        positional = [p for p in inspect.signature(fp4_quantize).parameters.values()
+                      if p.kind is not p.KEYWORD_ONLY]
+        given = [x, s, *(p.default for p in positional[2:])]
+        yield "too many", lambda: fp4_quantize(*given, False)
         yield "unknown", lambda: fp4_quantize(x, s, colour="red")
         yield "missing", lambda: fp4_quantize()
+        yield "twice", lambda: fp4_quantize(x, s, input=x)
     with fake_cuda():
         print(json.dumps({name: error_of(call) for name, call in cases()}))
 """
@@ -227,7 +231,7 @@ def test_wrong_calls_fail_as_in_eager_upstream(run_child: RunChild, each_release
     assert errors["1-D"][0] == "IndexError"
     assert errors["K % vec"] == ["AssertionError", ""]
     assert errors["vec"] == ["NotImplementedError", "sf_vec_size can only be 16 or 32"]
-    for call in ("too many", "unknown", "missing"):
+    for call in ("too many", "unknown", "missing", "twice"):
         assert errors[call] is not None, call
 
 

@@ -378,3 +378,69 @@ def test_python_dash_m_flashinfer_runs(run_child: RunChild) -> None:
     ours = run_child(None, args=("-m", "flashinfer", "--help"), release="0.6.3")
     assert plain.returncode == 0, plain
     assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
+
+
+def test_a_wrapper_that_a_user_put_around_the_function_is_not_patched_away(
+    run_child: RunChild,
+) -> None:
+    child = run_child(
+        """
+        import functools, json, sys
+        gate = [f for f in sys.meta_path if type(f).__name__ == "Gate"]
+        sys.meta_path[:] = [f for f in sys.meta_path if f not in gate]
+        import flashinfer, shim
+        module = flashinfer.fp4_quantization
+        def wrapping(function):
+            @functools.wraps(function)
+            def theirs(*args, **kwargs):
+                return function(*args, **kwargs)
+            return theirs
+        upstream = module.fp4_quantize
+        before = module.fp4_quantize = wrapping(upstream)
+        verdicts = {r.patch: str(r.verdict) for r in shim.activate()}
+        answers = [verdicts["fp4_quantize"], module.fp4_quantize is before]
+        module.fp4_quantize = upstream
+        shim.deactivate()
+        shim.activate()
+        around_ours = module.fp4_quantize = wrapping(module.fp4_quantize)
+        shim.activate()
+        answers += [module.fp4_quantize is around_ours]
+        print(json.dumps(answers))
+        """,
+        release="0.6.3",
+    )
+    assert child.json == ["refused", True, True]
+
+
+def test_a_package_that_is_executed_again_keeps_its_patches_in_the_ledger(
+    run_child: RunChild,
+) -> None:
+    child = run_child(
+        """
+        import importlib, json
+        import flashinfer, shim
+        importlib.reload(flashinfer)
+        print(json.dumps([str(r.verdict) for r in shim.status()]))
+        """,
+        release="0.6.3",
+    )
+    assert child.json == ["applied", "applied"]
+
+
+def test_whatever_stands_for_flashinfer_in_a_test_does_not_break_activate(
+    run_child: RunChild,
+) -> None:
+    child = run_child(
+        """
+        import json, sys, types
+        from unittest import mock
+        import shim
+        verdicts = []
+        for stand_in in (None, types.ModuleType("flashinfer"), mock.MagicMock()):
+            sys.modules["flashinfer"] = stand_in
+            verdicts += [str(r.verdict) for r in shim.activate()]
+        print(json.dumps(verdicts))
+        """,
+        release="0.6.3",
+    )
+    assert child.json == ["pending"] * 6

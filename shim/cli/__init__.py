@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from .. import __version__
@@ -46,5 +48,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.parse_args(arguments)  # exits: help, the version, or what is wrong
     module = import_module(f".{chosen}", __name__)
     module.add_arguments(commands[chosen])
-    status: int = module.main(parser.parse_args(arguments))
+    return _with_stdout(lambda: module.main(parser.parse_args(arguments)))
+
+
+def _with_stdout(command: Callable[[], int]) -> int:
+    """The exit status of ``command``; its own one, 2 or 141 where stdout does not take the rest."""
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        status = 141  # as a shell reports a program that SIGPIPE ended: `check | head -1`
+    except OSError as fault:
+        if fault.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        print(f"flashinfer-shim: stdout cannot be written: {fault.strerror}", file=sys.stderr)
+        status = 2
+    # What is still in the buffer would fail once more when Python flushes it at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

@@ -8,7 +8,7 @@ module under capture raises before it touches the stream.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,13 +24,22 @@ class Kernels:
     Args:
         op: its name, for messages.
         preload: load them as soon as they are known, on a machine with a GPU.
+        needs: what a call with these arguments loads, where that can be told from them; without
+            it, what its fakes have named so far.
     """
 
-    def __init__(self, op: str, *, preload: bool) -> None:
+    def __init__(
+        self,
+        op: str,
+        *,
+        preload: bool,
+        needs: Callable[[Mapping[str, Any]], Iterable[Loaded]] | None = None,
+    ) -> None:
         self._op = op
         self._preload = preload
+        self._needs = needs
         self._known: list[Loaded] = []
-        self._ran = False
+        self._done: list[Loaded] = []
         self._lock = threading.Lock()
 
     def will_load(self, loads: Iterable[Loaded]) -> None:
@@ -39,15 +48,19 @@ class Kernels:
             fresh = [load for load in loads if load not in self._known]
             self._known += fresh
         # A machine without a GPU, or a pretended one, has no context that is initialised.
-        if self._preload and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        if not self._preload or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return
+        if not torch.cuda.is_current_stream_capturing():
             for load in fresh:
                 self._load(load)
 
     def before_run(self, arguments: Mapping[str, Any]) -> None:
-        """Raise RuntimeError if a stream is capturing and a module is known not to be loaded."""
-        if self._ran or not any(_on_gpu(value) for value in arguments.values()):
+        """Raise RuntimeError if a stream is capturing and a module is not known to be loaded."""
+        if not any(_on_gpu(value) for value in arguments.values()):
             return
-        if torch.cuda.is_current_stream_capturing() and not self._loaded():
+        if torch.cuda.is_current_stream_capturing() and not all(
+            map(self._is_loaded, self._wanted(arguments))
+        ):
             raise RuntimeError(
                 f"{self._op} runs for the first time inside a CUDA graph capture, where its kernel "
                 f"module can be neither built nor loaded; call {self._op} once on any small tensor "
@@ -56,18 +69,34 @@ class Kernels:
 
     def after_run(self, arguments: Mapping[str, Any]) -> None:
         """The op ran, so what it needs is loaded."""
-        self._ran = self._ran or any(_on_gpu(value) for value in arguments.values())
+        if any(_on_gpu(value) for value in arguments.values()):
+            self._note(self._wanted(arguments))
 
-    def _loaded(self) -> bool:
-        return all(load.getter.cache_info().currsize for load in self._known)
+    def _wanted(self, arguments: Mapping[str, Any]) -> list[Loaded]:
+        return self._known if self._needs is None else list(self._needs(arguments))
+
+    def _note(self, loads: Iterable[Loaded]) -> None:
+        with self._lock:
+            self._done += [load for load in loads if load not in self._done]
+
+    def _is_loaded(self, load: Loaded) -> bool:
+        # What eager code loaded shows in upstream's cache alone, and only as a number. One module
+        # stands for all where the cards are all alike.
+        return load in self._done or (load.getter.cache_info().currsize and _cards_alike())
 
     def _load(self, load: Loaded) -> None:
         # A fault is left to the real call, which says it better.
         try:
             with _disable_current_modes():
                 load.getter(*load.args, **dict(load.kwargs))
+            self._note([load])
         except Exception as fault:
             announce.info(f"{self._op}: its kernel module could not be loaded early: {fault}")
+
+
+def _cards_alike() -> bool:
+    cards = range(torch.cuda.device_count())
+    return len({torch.cuda.get_device_capability(card) for card in cards}) == 1
 
 
 def _on_gpu(value: Any) -> bool:

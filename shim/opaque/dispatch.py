@@ -44,7 +44,7 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
     """``op`` behind its carriers. Traced by Dynamo, so plain Python throughout."""
     if not schema.carriers:
         return op
-    names = schema.names
+    names = schema.names[: schema.positional]
     carriers = tuple(schema.carriers.items())
 
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ def with_out(
     Args:
         functional: takes no outputs and returns them.
         mutating: takes every output and returns nothing.
-        names: the function's parameters in order.
+        names: the function's positional parameters in order.
         outs: those of them that are outputs, in the order in which they are returned.
     """
 
@@ -99,5 +99,8 @@ def _by_name(
     if len(args) > len(names):
         raise TypeError(f"takes {len(names)} positional arguments but {len(args)} were given")
     named = {names[i]: value for i, value in enumerate(args)}
+    for name in kwargs:
+        if name in named:
+            raise TypeError(f"got multiple values for argument '{name}'")
     named.update(kwargs)
     return named

@@ -36,6 +36,7 @@ def build(
     function: Callable[..., Any],
     *,
     release: str,
+    variant: str = "",
     preload: bool,
     fake: Callable[..., Any] | None = None,
     kernels: Kernels | None = None,
@@ -47,6 +48,7 @@ def build(
         op: the declaration.
         function: upstream's.
         release: of FlashInfer; part of the op's name.
+        variant: whatever else the function's shapes depend on in this process; likewise.
         preload: whether asking for the fake loads kernel modules on a machine with a GPU.
         fake: takes the function's arguments by keyword; without it the function runs in shadow.
         kernels: what ``fake`` would load; without it the shadow tells.
@@ -57,6 +59,7 @@ def build(
         RuntimeError: another copy of us has defined the op.
     """
     signature = inspect.signature(function, eval_str=True)
+    tag = registry.Tag(release, variant)
     kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
     run = function if eager is None else eager
 
@@ -74,7 +77,7 @@ def build(
     answer = run_shadow if fake is None else fake
     functional = from_signature(signature, returns=op.returns, mutates=op.mutates, without=op.out)
     traced = encoding(
-        registry.define(op.name, release, registry.Body(functional, run_guarded, answer)),
+        registry.define(op.name, tag, registry.Body(functional, run_guarded, answer)),
         functional,
     )
     if op.out:
@@ -82,8 +85,8 @@ def build(
             signature, returns="()", mutates=(*op.mutates, *op.out), required=op.out
         )
         body = registry.Body(writing, _silent(run_guarded), _silent(answer))
-        mutating = encoding(registry.define(f"{op.name}_out", release, body), writing)
-        traced = with_out(traced, mutating, functional.names, op.out)
+        mutating = encoding(registry.define(f"{op.name}_out", tag, body), writing)
+        traced = with_out(traced, mutating, functional.names[: functional.positional], op.out)
     return dispatching(function, traced, eager)
 
 

@@ -43,7 +43,15 @@ class Body:
     fake: Callable[..., Any]
 
 
-def define(name: str, release: str, body: Body) -> OpOverload:
+@dataclass(frozen=True)
+class Tag:
+    """What an op's name tells beside its schema: the release, and what its shapes depend on."""
+
+    release: str
+    variant: str = ""
+
+
+def define(name: str, tag: Tag, body: Body) -> OpOverload:
     """Define ``flashinfer_shim::name``, or give the one that exists a new body.
 
     The overload's name tells release and schema. Inductor keeps compiled graphs on disk and knows
@@ -55,13 +63,13 @@ def define(name: str, release: str, body: Body) -> OpOverload:
 
     Args:
         name: of the op.
-        release: of FlashInfer.
+        tag: part of its name.
         body: what the op does.
 
     Raises:
         RuntimeError: the op was defined by another copy of us.
     """
-    overload = _overload(release, body.schema)
+    overload = _overload(tag, body.schema)
     key = f"{name}.{overload}"
     with _lock:
         if key not in _bodies:
@@ -71,9 +79,10 @@ def define(name: str, release: str, body: Body) -> OpOverload:
     return defined
 
 
-def _overload(release: str, schema: Schema) -> str:
-    digest = hashlib.sha256(f"{__version__} {schema.text}".encode()).hexdigest()[:6]
-    return f"v{re.sub(r'[^0-9A-Za-z]', '_', release)}_{digest}"
+def _overload(tag: Tag, schema: Schema) -> str:
+    told = f"{__version__} {schema.text} {tag.variant}"
+    digest = hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:6]
+    return f"v{re.sub(r'[^0-9A-Za-z]', '_', tag.release)}_{digest}"
 
 
 def _define(name: str, key: str, body: Body) -> None:

@@ -45,12 +45,14 @@ class Schema:
         names: the function's parameters in order.
         op_names: the op's parameters in order.
         carriers: by function parameter, how the ones that travel in parts do.
+        positional: how many of the function's parameters may be given by position.
     """
 
     text: str
     names: tuple[str, ...]
     op_names: tuple[str, ...]
     carriers: Mapping[str, Carrier]
+    positional: int
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The function's arguments by keyword, from a call of the op.
@@ -109,7 +111,9 @@ def from_signature(
     if declared and declared[-1] == "*":
         declared.pop()
     text = f"({', '.join(_defaults_last(declared))}) -> {returns}"
-    return Schema(text, tuple(signature.parameters), tuple(op_names), carriers)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    positional = sum(p.kind is not keyword for p in signature.parameters.values())
+    return Schema(text, tuple(signature.parameters), tuple(op_names), carriers, positional)
 
 
 def _carrier(parameter: inspect.Parameter) -> Carrier:

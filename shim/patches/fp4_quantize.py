@@ -12,6 +12,7 @@ shapes every release was held against; the shadow is the second opinion that the
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,6 +28,9 @@ from .fp4_traits import Fp4Traits
 
 OP = Op("fp4_quantize", returns="(Tensor, Tensor)")
 
+#: Beginnings of the names of FlashInfer's variables that choose between kernels with other shapes.
+_SHAPE_VARIABLES = ("FLASHINFER_NVFP4_QUANTIZE_USE_TMA", "FLASHINFER_NVFP4_4OVER6")
+
 #: Parameters that decide nothing in plain arithmetic: how a kernel is launched.
 _LAUNCH_ONLY = ("enable_pdl", "backend")
 
@@ -40,23 +44,39 @@ def build(site: Site) -> Callable[..., Any]:
         for name, parameter in signature.parameters.items()
         if parameter.default is not inspect.Parameter.empty and name != "nvfp4_4over6"
     }
-    kernels = Kernels("fp4_quantize", preload=site.settings.preload)
+
+    def needs(arguments: Mapping[str, Any]) -> list[Loaded]:
+        if not _takes_jit_module(arguments):
+            return []
+        return [_module_of(site, arguments["input"].device)]
+
+    kernels = Kernels("fp4_quantize", preload=site.settings.preload, needs=needs)
 
     def fake(**arguments: Any) -> Any:
         outputs = fake_fp4_quantize(site.traits, **(defaults | arguments))
-        if _takes_jit_module(arguments) and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            kernels.will_load([_module_of(site, arguments["input"].device)])
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            kernels.will_load(needs(arguments))
         return outputs
 
     return build_op(
         OP,
         original,
         release=site.release,
+        variant=_shape_variables(),
         preload=site.settings.preload,
         fake=fake,
         kernels=kernels,
         eager=_by_device(original, signature, site.traits) if site.settings.reference else None,
     )
+
+
+def _shape_variables() -> str:
+    """The variables on which shapes of the cute-dsl backend depend, as they stand now.
+
+    They belong to the op's name: a graph that Inductor kept was traced under one setting of them.
+    """
+    names = sorted(name for name in os.environ if name.startswith(_SHAPE_VARIABLES))
+    return " ".join(f"{name}={os.environ[name]}" for name in names)
 
 
 def _takes_jit_module(arguments: Mapping[str, Any]) -> bool:

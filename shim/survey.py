@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from .contract import Judgement, judge
+from .ledger import Verdict
 from .patches import PATCHES, RELEASES, Patch
-from .upstream import FunctionFacts, Installed, function_facts, installed
+from .upstream import FunctionFacts, Installed, distribution_version, function_facts, installed
+
+#: The oldest torch whose compiler takes our ops; older ones lack what they are made with.
+OLDEST_TORCH = Version("2.9")
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,18 @@ def survey(
 ) -> tuple[Installed, tuple[Finding, ...]]:
     """Look at the FlashInfer in directory ``package``. Imports and starts nothing."""
     here = installed(package, search_path)
+    torch_problem = _torch_problem(search_path)
     findings = []
     for patch in PATCHES:
         facts = _facts(patch, here)
         judgement = judge(patch.contract, here, facts, releases=RELEASES, policy=policy)
+        if torch_problem and judgement.verdict is Verdict.PENDING:
+            judgement = replace(
+                judgement,
+                verdict=Verdict.REFUSED,
+                reason=torch_problem,
+                action=f"install torch {OLDEST_TORCH} or newer",
+            )
         findings.append(Finding(patch, str(here.version or ""), facts, judgement))
     return here, tuple(findings)
 
@@ -51,3 +65,13 @@ def _facts(patch: Patch, here: Installed) -> FunctionFacts | None:
         if facts is not None:
             return facts
     return None
+
+
+def _torch_problem(search_path: Sequence[str]) -> str:
+    """Why the torch that metadata states is too old, empty if it is not or nothing is stated."""
+    stated = distribution_version("torch", search_path)
+    try:
+        version = Version(stated) if stated else OLDEST_TORCH
+    except InvalidVersion:
+        return ""
+    return f"torch {stated} is older than {OLDEST_TORCH}" if version < OLDEST_TORCH else ""

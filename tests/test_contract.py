@@ -149,6 +149,18 @@ def test_a_problem_with_the_metadata_is_refused_with_its_words() -> None:
     assert judgement.reason == "two releases"
 
 
+def test_a_torch_that_is_too_old_is_refused_with_its_number(tmp_path: Path) -> None:
+    info = tmp_path / "torch-2.5.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.5.1+cu124\n")
+    package = releases.path("0.6.3") / "flashinfer"
+    _, findings = survey(package, [str(tmp_path)], "tested")
+    for finding in findings:
+        assert finding.judgement.verdict is Verdict.REFUSED
+        assert finding.judgement.reason == "torch 2.5.1+cu124 is older than 2.9"
+        assert "2.9 or newer" in finding.judgement.action
+
+
 # --- what is read from files --------------------------------------------------------------------
 
 

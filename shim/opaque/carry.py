@@ -27,7 +27,10 @@ _NONE = "None"
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One schema parameter: ``type`` with a place for the alias, ``{}``, and the default's text."""
+    """One schema parameter: ``type`` with a place for the alias, ``{}``, and the default's text.
+
+    ``default`` is empty where there is none, as always for a list of tensors.
+    """
 
     name: str
     type: str
@@ -36,7 +39,8 @@ class Part:
 
     def declare(self, alias: str) -> str:
         """As the schema language writes it."""
-        return f"{self.type.format(alias)} {self.name}={self.default}"
+        text = f"{self.type.format(alias)} {self.name}"
+        return f"{text}={self.default}" if self.default else text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +115,8 @@ def _tensor_or_pair(parameter: inspect.Parameter) -> Carrier:
     """One tensor or a tuple of them, such as a paged cache: a list, and whether it is a tuple."""
     name = parameter.name
     parts = (
-        Part(name, "Tensor{}[]", "[]", []),
-        Part(f"{name}_is_tuple", "bool", "False", False),
+        Part(name, "Tensor{}[]", "", None),
+        Part(f"{name}_is_tuple", "bool", "", None),
     )
 
     def encode(value: Any) -> tuple[Any, ...]:
@@ -129,9 +133,10 @@ def _tensor_or_pair(parameter: inspect.Parameter) -> Carrier:
 def _tensor_or_number(parameter: inspect.Parameter) -> Carrier:
     """A tensor or a number, such as a scale."""
     name = parameter.name
+    default = "" if parameter.default is inspect.Parameter.empty else "None"
     parts = (
-        Part(name, "Tensor{}?", "None", None),
-        Part(f"{name}_number", "float?", "None", None),
+        Part(name, "Tensor{}?", default, None),
+        Part(f"{name}_number", "float?", default, None),
     )
 
     def encode(value: Any) -> tuple[Any, ...]:

@@ -1,34 +1,19 @@
-"""One upstream function as an op: what is declared of it, and the replacement built from that."""
+"""One upstream function as an op: the replacement built from its declaration."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from . import registry, shadow
 from .capture import Kernels
+from .declare import Op
 from .dispatch import dispatching, encoding, with_out
 from .schema import from_signature
-
-
-@dataclass(frozen=True)
-class Op:
-    """What the engine must be told of a function; the rest it reads from the function.
-
-    Attributes:
-        name: the function's, and the op's.
-        returns: as the schema language writes it; ``()`` where the function returns nothing.
-        mutates: parameters whose tensors are always written into.
-        out: optional outputs, in the order in which the function returns them; where the caller
-            gives them they are written into and returned.
-    """
-
-    name: str
-    returns: str = "Tensor"
-    mutates: tuple[str, ...] = ()
-    out: tuple[str, ...] = ()
 
 
 def build(
@@ -50,7 +35,8 @@ def build(
         release: of FlashInfer; part of the op's name.
         variant: whatever else the function's shapes depend on in this process; likewise.
         preload: whether asking for the fake loads kernel modules on a machine with a GPU.
-        fake: takes the function's arguments by keyword; without it the function runs in shadow.
+        fake: takes the function's arguments by keyword; without it the function runs in shadow,
+            or not at all where it returns nothing.
         kernels: what ``fake`` would load; without it the shadow tells.
         eager: runs instead of ``function``.
 
@@ -69,24 +55,37 @@ def build(
         kernels.after_run(arguments)
         return result
 
-    def run_shadow(**arguments: Any) -> Any:
+    def in_shadow(**arguments: Any) -> Any:
         result, loaded = shadow.run(function, arguments)
         kernels.will_load(loaded)
         return result
 
-    answer = run_shadow if fake is None else fake
-    functional = from_signature(signature, returns=op.returns, mutates=op.mutates, without=op.out)
+    def nothing(**arguments: Any) -> None:
+        # There is nothing to allocate; what it would load is of interest where it can be loaded.
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            with contextlib.suppress(Exception):  # the real call says it better
+                in_shadow(**arguments)
+
+    answer = fake or (nothing if op.returns == "()" else in_shadow)
+    out = tuple(name for name in op.out if name in signature.parameters)
+    functional = from_signature(
+        signature, returns=op.returns, mutates=op.mutates, without=out, tensors=op.tensors
+    )
     traced = encoding(
         registry.define(op.name, tag, registry.Body(functional, run_guarded, answer)),
         functional,
     )
-    if op.out:
+    if out:
         writing = from_signature(
-            signature, returns="()", mutates=(*op.mutates, *op.out), required=op.out
+            signature,
+            returns="()",
+            mutates=(*op.mutates, *out),
+            required=out,
+            tensors=op.tensors,
         )
         body = registry.Body(writing, _silent(run_guarded), _silent(answer))
         mutating = encoding(registry.define(f"{op.name}_out", tag, body), writing)
-        traced = with_out(traced, mutating, functional.names[: functional.positional], op.out)
+        traced = with_out(traced, mutating, functional.names[: functional.positional], out)
     return dispatching(function, traced, eager)
 
 

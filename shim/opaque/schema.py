@@ -76,6 +76,7 @@ def from_signature(
     mutates: Collection[str] = (),
     without: Collection[str] = (),
     required: Collection[str] = (),
+    tensors: Collection[str] = (),
 ) -> Schema:
     """Make the schema of a function.
 
@@ -85,6 +86,7 @@ def from_signature(
         mutates: parameters whose tensors the function writes into.
         without: parameters that this op leaves at their defaults.
         required: optional parameters that this op always gets.
+        tensors: parameters that are tensors though no annotation says so.
 
     Raises:
         Inexpressible: for a parameter that neither the language nor a carrier can take.
@@ -96,6 +98,8 @@ def from_signature(
     for index, parameter in enumerate(signature.parameters.values()):
         if parameter.name in without:
             continue
+        if parameter.name in tensors:
+            parameter = parameter.replace(annotation=torch.Tensor)
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             declared.append("*")

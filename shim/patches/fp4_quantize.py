@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from ..opaque.capture import Kernels
+from ..opaque.declare import Op
 from ..opaque.launchers import Loaded
-from ..opaque.op import Op
 from ..opaque.op import build as build_op
 from . import Site
 from .fp4_fake import fake_fp4_quantize

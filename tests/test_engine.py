@@ -1,0 +1,145 @@
+"""The engine on functions of its own: outputs, mutation, and values that a schema cannot hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import RunChild
+
+TESTS = Path(__file__).parent
+
+TOY = """
+import enum
+from dataclasses import dataclass
+from typing import Optional, Tuple, Union
+
+import torch
+
+CALLS = []
+
+
+class Mode(enum.Enum):
+    PLAIN = 1
+    NEGATED = 2
+
+
+@dataclass(frozen=True)
+class Recipe:
+    shift: int = 1
+    mode: Mode = Mode.PLAIN
+
+
+def scale(x: torch.Tensor, factor: Union[torch.Tensor, float], *,
+          out: Optional[torch.Tensor] = None, sign: Mode = Mode.PLAIN,
+          recipe: Optional[Recipe] = Recipe()) -> torch.Tensor:
+    CALLS.append((sign, recipe))
+    if out is None:
+        out = torch.empty_like(x)
+    out.copy_(x * factor * (-1 if sign is Mode.NEGATED else 1))
+    if recipe is not None:
+        out.add_(recipe.shift)
+    return out
+
+
+def append(x: torch.Tensor, cache: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]],
+           rows: int = 1) -> None:
+    for tensor in cache if isinstance(cache, tuple) else (cache,):
+        tensor[:rows].add_(x[:rows])
+
+
+def callback(x: torch.Tensor, hook: object = print) -> torch.Tensor:
+    return x + 1
+
+
+def bare(x: torch.Tensor, anything) -> torch.Tensor:
+    return x + anything
+"""
+
+ENGINE = f"""
+    import json, sys, types
+    sys.path.append({str(TESTS)!r})
+    from child_side import Counting, error_of
+    import torch
+    from shim.opaque.op import Op, build
+    from shim.opaque.schema import Inexpressible
+
+    toy = types.ModuleType("flashinfer.toy")
+    sys.modules["flashinfer.toy"] = toy
+    exec(compile(TOY, "toy.py", "exec"), vars(toy))
+    Mode, Recipe = toy.Mode, toy.Recipe
+
+    def op(name, **declared):
+        return build(Op(name, **declared), getattr(toy, name), release="1.0", preload=False)
+
+    scale = op("scale", out=("out",))
+    append = op("append", returns="()", mutates=("cache",))
+    callback = op("callback")
+    x = torch.arange(12.0).reshape(4, 3)
+    answers = {{}}
+
+    def compiled(function, *args, backend="aot_eager"):
+        torch._dynamo.reset()
+        return torch.compile(function, fullgraph=True, backend=backend)(*args)
+
+    def agrees(function, *args):
+        eager = function(*(a.clone() for a in args))
+        return all(
+            torch.equal(eager, compiled(function, *(a.clone() for a in args), backend=backend))
+            for backend in ("eager", "aot_eager", "inductor")
+        )
+
+    two = torch.tensor(2.0)
+    answers["number or tensor"] = [
+        agrees(lambda x: scale(x, 3.0) + 1, x), agrees(lambda x, t: scale(x, t) + 1, x, two)]
+    answers["enum and dataclass"] = [
+        agrees(lambda x: scale(x, 2.0, sign=Mode.NEGATED), x),
+        agrees(lambda x: scale(x, 2.0, recipe=None), x),
+        agrees(lambda x: scale(x, 2.0, recipe=Recipe(5, Mode.NEGATED)), x)]
+    toy.CALLS.clear()
+    compiled(lambda x: scale(x, 2.0, sign=Mode.NEGATED, recipe=Recipe(5)) + scale(x, 2.0), x)
+    answers["what arrives"] = [
+        sign is Mode.NEGATED and recipe == Recipe(5) for sign, recipe in toy.CALLS[-2:]]
+
+    def into(x, out):
+        returned = scale(x, 2.0, out=out)
+        return out + returned
+    answers["an output given"] = agrees(into, x, torch.zeros(4, 3))
+    out = torch.zeros(4, 3)
+    answers["it is returned"] = compiled(lambda x, o: scale(x, 2.0, out=o), x, out) is out
+
+    def appended(x, k, v):
+        append(x, (k, v), 2)
+        append(x, k)
+        return k + v
+    k = torch.ones(4, 3)
+    answers["mutation seen by later nodes"] = agrees(appended, x, k, k.clone())
+    compiled(lambda x, k: append(x, k), x, k)
+    answers["mutation seen by the caller"] = not torch.equal(k, torch.ones(4, 3))
+
+    answers["at its default"] = agrees(lambda x: callback(x), x)
+    answers["not at its default"] = error_of(
+        lambda: compiled(lambda x: callback(x, hook="other"), x))
+    answers["inexpressible"] = error_of(lambda: op("bare"))
+    told = op("bare", tensors=("anything",))
+    answers["a tensor by declaration"] = agrees(lambda x: told(x, x), x)
+    answers["eager calls the original"] = scale.__wrapped__ is toy.scale
+    print(json.dumps(answers))
+"""
+
+
+def test_the_engine_carries_outputs_mutation_and_odd_values(run_child: RunChild) -> None:
+    answers = run_child(ENGINE.replace("TOY", repr(TOY)), release="0.6.3").json
+    assert answers["number or tensor"] == [True, True]
+    assert answers["enum and dataclass"] == [True, True, True]
+    assert answers["what arrives"] == [True, False]
+    assert answers["an output given"] is True
+    assert answers["it is returned"] is True
+    assert answers["mutation seen by later nodes"] is True
+    assert answers["mutation seen by the caller"] is True
+    assert answers["at its default"] is True
+    assert "hook=other" in answers["not at its default"][1]
+    kind, text = answers["inexpressible"]
+    assert kind == "Inexpressible"
+    assert "anything" in text
+    assert answers["a tensor by declaration"] is True
+    assert answers["eager calls the original"] is True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-MARK = "_flashinfer_shim_gate"  # the name stands in our sitecustomize.py and in no other
+_MARK = "_flashinfer_shim_gate"  # the name stands in our sitecustomize.py and in no other
 
 
 def package_directory() -> str:
@@ -26,7 +26,8 @@ def startup_directory() -> str:
     package = package_directory()
     candidates = [os.path.join(package, "startup"), os.path.dirname(package)]
     for directory in candidates:
-        if _holds_our_sitecustomize(directory):
+        # site-packages, the folder around an installed package, may hold somebody else's.
+        if is_our_sitecustomize(os.path.join(directory, "sitecustomize.py")):
             return directory
     raise FileNotFoundError(
         f"found no sitecustomize.py of flashinfer-shim, expected in {candidates[0]} (wheel) or "
@@ -34,10 +35,10 @@ def startup_directory() -> str:
     )
 
 
-def _holds_our_sitecustomize(directory: str) -> bool:
-    # site-packages, the folder around an installed package, may hold somebody else's.
+def is_our_sitecustomize(file: str) -> bool:
+    """Whether ``file`` is a ``sitecustomize.py`` of ours, of any version, not somebody else's."""
     try:
-        with open(os.path.join(directory, "sitecustomize.py"), encoding="utf-8") as file:
-            return MARK in file.read()
-    except (OSError, UnicodeDecodeError):
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            return _MARK in stream.read()
+    except OSError:
         return False

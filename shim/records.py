@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .ledger import Record, Verdict
@@ -41,29 +42,17 @@ def overruled(
     finding: Finding, verdict: Verdict, reason: str, action: str, traceback: str | None = None
 ) -> Record:
     """A patch that the contract allowed and that was not applied all the same."""
-    judgement = finding.judgement
-    return Record(
-        finding.patch.name,
-        finding.target,
-        verdict,
-        reason,
-        judgement.found,
-        judgement.expected,
-        action,
-        traceback=traceback,
+    return replace(
+        judged(finding), verdict=verdict, reason=reason, action=action, traceback=traceback
     )
 
 
 def applied(entry: Applied) -> Record:
     """A patch in force."""
-    judgement = entry.finding.judgement
-    return Record(
-        entry.finding.patch.name,
-        entry.finding.target,
-        Verdict.APPLIED,
-        judgement.reason,
-        judgement.found,
-        judgement.expected,
+    return replace(
+        judged(entry.finding),
+        verdict=Verdict.APPLIED,
+        action="",
         before=repr(entry.original),
         after=repr(entry.replacement),
     )

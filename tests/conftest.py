@@ -63,3 +63,13 @@ def release_path() -> Callable[[str], Path]:
 def copy_release(tmp_path: Path) -> CopyRelease:
     """A release of which a test changes the metadata's version or some files."""
     return partial(releases.copy, to=tmp_path)
+
+
+@pytest.fixture
+def unknown_release(copy_release: CopyRelease) -> Path:
+    """0.7.4 that calls itself 0.7.5, in its metadata and in its own file."""
+    return copy_release(
+        "0.7.4",
+        metadata_version="0.7.5",
+        edit={"flashinfer/_build_meta.py": lambda text: text.replace("0.7.4", "0.7.5")},
+    )

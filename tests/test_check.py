@@ -45,18 +45,13 @@ def test_torch_and_flashinfer_are_not_imported_and_no_process_is_started(
 
 
 def test_an_unknown_release_would_be_left_alone_and_one_line_says_so(
-    run_child: RunChild, copy_release: CopyRelease
+    run_child: RunChild, unknown_release: Path
 ) -> None:
-    tree = copy_release(
-        "0.7.4",
-        metadata_version="0.7.5",
-        edit={"flashinfer/_build_meta.py": lambda text: text.replace("0.7.4", "0.7.5")},
-    )
-    checked = check(run_child, release=tree)
+    checked = check(run_child, release=unknown_release)
     assert checked.child.returncode == 1
     assert checked.verdicts == BOTH_REFUSED, checked
 
-    text = run_child(None, args=["-m", "shim", "check"], release=tree)
+    text = run_child(None, args=["-m", "shim", "check"], release=unknown_release)
     assert text.returncode == 1, text
     about = [line for line in text.stdout.splitlines() if "0.7.5 is not in the table" in line]
     assert about == [
@@ -65,14 +60,9 @@ def test_an_unknown_release_would_be_left_alone_and_one_line_says_so(
 
 
 def test_adapt_allows_an_unknown_release_that_still_fits(
-    run_child: RunChild, copy_release: CopyRelease
+    run_child: RunChild, unknown_release: Path
 ) -> None:
-    tree = copy_release(
-        "0.7.4",
-        metadata_version="0.7.5",
-        edit={"flashinfer/_build_meta.py": lambda text: text.replace("0.7.4", "0.7.5")},
-    )
-    checked = check(run_child, release=tree, env={"FLASHINFER_SHIM_POLICY": "adapt"})
+    checked = check(run_child, release=unknown_release, env={"FLASHINFER_SHIM_POLICY": "adapt"})
     assert checked.child.returncode == 0
     assert checked.verdicts == BOTH_PENDING, checked
 

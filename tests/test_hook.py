@@ -75,17 +75,6 @@ def test_no_reference_to_an_original_is_left_in_any_flashinfer_module(
 # --- standing aside -----------------------------------------------------------------------------
 
 
-def renamed(text: str) -> str:
-    return text.replace("0.7.4", "0.7.5")
-
-
-@pytest.fixture
-def unknown_release(copy_release: CopyRelease) -> Path:
-    """0.7.4 that calls itself 0.7.5."""
-    edit = {"flashinfer/_build_meta.py": renamed}
-    return copy_release("0.7.4", metadata_version="0.7.5", edit=edit)
-
-
 UNTOUCHED = f"""
     import json, sys
     sys.path.append({str(TESTS)!r})

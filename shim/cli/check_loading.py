@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 
 from ..gate import find_gate
-from ..location import MARK
+from ..location import is_our_sitecustomize
 from .environment import Environment
 
 EXPORT = 'export PYTHONPATH="$(flashinfer-shim path)${PYTHONPATH:+:$PYTHONPATH}"'
@@ -86,7 +86,7 @@ def _explain(startup: str, environ: Mapping[str, str]) -> Loading:
             f"{startup}/sitecustomize.py comes first, but it has not run in this process",
             "see what children do: flashinfer-shim check --deep",
         )
-    if _is_ours(first):
+    if is_our_sitecustomize(first):
         return Loading(
             False, f"{first}, of another copy of flashinfer-shim, comes before this one", EXPORT
         )
@@ -116,11 +116,3 @@ def _first_sitecustomize(search_path: list[str]) -> str | None:
 
 def _is_in(file: str, directory: str) -> bool:
     return os.path.realpath(os.path.dirname(file)) == directory
-
-
-def _is_ours(file: str) -> bool:
-    try:
-        with open(file, encoding="utf-8", errors="replace") as stream:
-            return MARK in stream.read()
-    except OSError:
-        return False

@@ -76,8 +76,11 @@ class Kernels:
         return self._known if self._needs is None else list(self._needs(arguments))
 
     def _note(self, loads: Iterable[Loaded]) -> None:
-        with self._lock:
-            self._done += [load for load in loads if load not in self._done]
+        # After every run of the op: nothing is new but after the first, and the lock is not taken.
+        fresh = [load for load in loads if load not in self._done]
+        if fresh:
+            with self._lock:
+                self._done += [load for load in fresh if load not in self._done]
 
     def _is_loaded(self, load: Loaded) -> bool:
         # What eager code loaded shows in upstream's cache alone, and only as a number. One module

@@ -150,59 +150,62 @@ def _tensor_or_number(parameter: inspect.Parameter) -> Carrier:
     return Carrier(parts, encode, decode)
 
 
-def _text(parameter: inspect.Parameter) -> tuple[Part, ...]:
-    return (Part(parameter.name, "str", f'"{AT_DEFAULT}"', AT_DEFAULT),)
+def _constant(
+    parameter: inspect.Parameter,
+    kind: type,
+    expected: str,
+    write: Callable[[Any], str],
+    read: Callable[[str], Any],
+) -> Carrier:
+    """A ``kind``, as ``write`` and ``read`` have it; None; or the default, by identity."""
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        if value is parameter.default:
+            return (AT_DEFAULT,)
+        if value is None:
+            return (_NONE,)
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{parameter.name}={value} cannot be carried into a compiled graph: "
+                f"expected {expected}"
+            )
+        return (write(value),)
+
+    part = Part(parameter.name, "str", f'"{AT_DEFAULT}"', AT_DEFAULT)
+    return Carrier((part,), encode, lambda text: None if text == _NONE else read(text))
 
 
 def _enum(parameter: inspect.Parameter, kind: type[enum.Enum]) -> Carrier:
     """An enum member, by its name: its number is not the same in every release."""
-
-    def encode(value: Any) -> tuple[Any, ...]:
-        if value is parameter.default:
-            return (AT_DEFAULT,)
-        if value is None:
-            return (_NONE,)
-        if not isinstance(value, kind):
-            raise TypeError(
-                f"{parameter.name}={value} cannot be carried into a compiled graph: "
-                f"expected a member of {kind.__name__}"
-            )
-        return (value.name,)
-
-    return Carrier(_text(parameter), encode, lambda t: None if t == _NONE else kind[t])
+    return _constant(
+        parameter,
+        kind,
+        f"a member of {kind.__name__}",
+        lambda member: member.name,
+        lambda text: kind[text],
+    )
 
 
 def _dataclass(parameter: inspect.Parameter, kind: type) -> Carrier:
-    """A dataclass of numbers, strings and enum members; None; or the default, by identity."""
+    """A dataclass of numbers, strings and enum members."""
     names = tuple(field.name for field in dataclasses.fields(kind))
     enums = _enum_fields(kind)
 
-    def encode(value: Any) -> tuple[Any, ...]:
-        if value is parameter.default:
-            return (AT_DEFAULT,)
-        if value is None:
-            return (_NONE,)
-        if not isinstance(value, kind):
-            raise TypeError(
-                f"{parameter.name}={value} cannot be carried into a compiled graph: "
-                f"expected {kind.__name__}, None or nothing"
-            )
+    def write(value: Any) -> str:
         texts = []
         for name in names:
             item = getattr(value, name)
             texts.append(f"{name}={item.name}" if name in enums else f"{name}={item!r}")
-        return (";".join(texts),)
+        return ";".join(texts)
 
-    def decode(text: str) -> Any:
-        if text == _NONE:
-            return None
+    def read(text: str) -> Any:
         fields: dict[str, Any] = {}
         for item in text.split(";"):
             name, _, value = item.partition("=")
             fields[name] = enums[name][value] if name in enums else _literal(value)
         return kind(**fields)
 
-    return Carrier(_text(parameter), encode, decode)
+    return _constant(parameter, kind, f"{kind.__name__}, None or nothing", write, read)
 
 
 def _enum_fields(kind: type) -> dict[str, type[enum.Enum]]:

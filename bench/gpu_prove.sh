@@ -5,7 +5,8 @@
 #
 # WHEELS  wheels of flashinfer_python (one release each) and of whatever their import needs beyond
 #         what is installed (apache_tvm_ffi, nvidia_ml_py, tabulate, nvidia_cutlass_dsl, ...)
-# OUT     for each release prove-RELEASE.txt and prove-RELEASE.json, and machine.txt
+# OUT     for each release prove-RELEASE.txt, prove-RELEASE.json and ops-RELEASE.json (every
+#         declared op, see bench/gpu_ops.py), and machine.txt
 #
 # Needs python3 with torch for this GPU, pip, wrapt, packaging and importlib-metadata
 # (installed, or among the wheels), nvcc, and no network. Kernels are built into FlashInfer's own
@@ -73,5 +74,7 @@ for wheel in "${releases[@]}"; do
     PYTHONPATH=$root:$site:$others_path COLUMNS=160 \
         python3 -m shim prove --save "$out/prove-$release.json" |
         tee "$out/prove-$release.txt" || failed=1
+    PYTHONPATH=$root:$site:$others_path \
+        python3 "$root/bench/gpu_ops.py" --save "$out/ops-$release.json" || failed=1
 done
 exit "$failed"

@@ -1,4 +1,4 @@
-"""Apply the patches of one module: all of them or none."""
+"""Apply the patches of one module, each of them whole or not at all."""
 
 from __future__ import annotations
 
@@ -33,10 +33,18 @@ class Applied:
     replacement: Any
 
 
+@dataclass(frozen=True)
+class Fault:
+    """One patch that could not be applied; the function is as it was."""
+
+    finding: Finding
+    error: Exception
+
+
 def apply(
     module: ModuleType, findings: Iterable[Finding], settings: Settings, *, everywhere: bool
-) -> list[Applied]:
-    """Build every replacement, then set every one; on a fault put back what was set.
+) -> tuple[list[Applied], list[Fault]]:
+    """Build every replacement, set those that could be built, then rebind the copies of all.
 
     Args:
         module: has been executed.
@@ -44,24 +52,30 @@ def apply(
         settings: of the process.
         everywhere: rebind copies in all modules, not in FlashInfer's alone.
 
+    Returns:
+        The patches in force, and those that are not: with :class:`ForeignFunction` where somebody
+        else has replaced the function, or whatever its builder raised.
+
     Raises:
-        ForeignFunction: somebody else has replaced a function; nothing is changed.
-        Exception: whatever a builder raises; nothing is changed.
+        Exception: copies could not be rebound; nothing is changed.
     """
-    prepared = [_prepare(module, finding, settings) for finding in findings]
-    prefix = "" if everywhere else "flashinfer"
     done: list[Applied] = []
+    faults: list[Fault] = []
+    for finding in findings:
+        try:
+            done.append(_prepare(module, finding, settings))
+        except Exception as error:
+            faults.append(Fault(finding, error))
     try:
-        for entry in prepared:
-            done.append(entry)
+        for entry in done:
             replacing.put(module, entry.finding.patch.contract.function, entry.replacement)
-            # Aliases in the module itself, and copies that an import cycle made meanwhile.
-            replacing.rebind(entry.original, entry.replacement, prefix)
+        # Aliases in the module itself, and copies that an import cycle made meanwhile.
+        pairs = [(entry.original, entry.replacement) for entry in done]
+        replacing.rebind(pairs, "" if everywhere else "flashinfer")
     except BaseException:
-        for entry in reversed(done):
-            replacing.rebind(entry.replacement, entry.original)
+        replacing.rebind((entry.replacement, entry.original) for entry in done)
         raise
-    return done
+    return done, faults
 
 
 def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applied:
@@ -69,7 +83,9 @@ def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applie
     function = without_disable(original)
     _check_origin(original, finding)
     traits = finding.judgement.row.traits if finding.judgement.row else None
-    replacement = finding.patch.build(Site(module, function, finding.release, traits, settings))
+    replacement = finding.patch.build(
+        Site(finding.patch.name, module, function, finding.release, traits, settings)
+    )
     return Applied(module, finding, original, replacement)
 
 

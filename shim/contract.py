@@ -8,6 +8,7 @@ the source says whether the fault that the patch cures is still there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ DISABLING = frozenset(
 )
 
 
+_version = functools.cache(Version)
+
+
 @dataclass(frozen=True)
 class Row:
     """One run of consecutive releases in which a function stays as it is.
@@ -32,7 +36,8 @@ class Row:
         since, until: first and last release of the run, both included.
         module: where the function is defined.
         signature: its parameters and defaults, without annotations.
-        digest: see :class:`~shim.upstream.FunctionFacts`.
+        digest, source: see :class:`~shim.upstream.FunctionFacts`; without ``source`` the digest
+            alone decides.
         traits: what the patch needs to know of this run, in a type of the patch's own.
     """
 
@@ -42,11 +47,12 @@ class Row:
     signature: str
     digest: str
     traits: Any = None
+    source: str = ""
 
     def covers(self, version: Version) -> bool:
         """Whether ``version`` (without its local part) lies in the run."""
-        public = Version(version.public)
-        return Version(self.since) <= public <= Version(self.until)
+        public = _version(version.public)
+        return _version(self.since) <= public <= _version(self.until)
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,7 @@ def judge(
     found = _found(installed, facts)
     row = contract.row_for(installed.version) if installed.release in releases else None
     expected = _expected(row) if row else f"one of the tested releases {_span(releases)}"
+    released = f"release {installed.release} is in the table and its code is the released code"
 
     def refuse(reason: str, action: str) -> Judgement:
         return Judgement(Verdict.REFUSED, reason, found, expected, action, None)
@@ -125,9 +132,14 @@ def judge(
         return refuse(
             installed.problem, "reinstall flashinfer-python so that one release is stated"
         )
+    if row is not None and facts is not None and facts.released:
+        return Judgement(Verdict.PENDING, released, found, expected, "", row)
     if facts is not None and contract.fixed(facts):
         reason = f"{contract.function} of this release can be compiled as it is"
         return Judgement(Verdict.NOT_NEEDED, reason, found, expected, "", row)
+    if row is None and installed.release in releases:
+        reason = f"release {installed.release} has no {contract.function}"
+        return Judgement(Verdict.NOT_NEEDED, reason, found, expected, "", None)
     if row is None:
         return _judge_unknown(contract, installed, facts, found, expected, policy, refuse)
     if facts is None:
@@ -136,8 +148,7 @@ def judge(
             f"reinstall flashinfer-python=={installed.release}",
         )
     if facts.signature == row.signature and facts.digest == row.digest:
-        reason = f"release {installed.release} is in the table and its code is the released code"
-        return Judgement(Verdict.PENDING, reason, found, expected, "", row)
+        return Judgement(Verdict.PENDING, released, found, expected, "", row)
     changed = "signature" if facts.signature != row.signature else "body"
     if policy == "adapt" and changed == "body" and contract.faulty(facts):
         reason = f"the body of {contract.function} was changed but its signature fits (adapt)"

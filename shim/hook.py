@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Protocol
 from . import announce, records
 from .errors import ShimError
 from .ledger import Ledger, Record, Verdict
-from .patches import NAMES
+from .patches import FAMILIES, NAMES
 from .settings import Settings, read
 from .survey import Finding, survey
 
 if TYPE_CHECKING:  # wrapt comes with it, so only when there is something to patch
-    from .apply import Applied
+    from .apply import Applied, Fault
 
 
 class GateLike(Protocol):
@@ -63,7 +63,8 @@ def engage(gate: GateLike) -> None:
         # In one piece: another thread may be importing a module that is wanted before and after.
         gate.after = dict.fromkeys(_process.wanted, _executed)
         if not _process.stood_down:
-            _tell_refusals()
+            refused = Verdict.REFUSED
+            _tell(r for r in _process.ledger.records() if r.verdict is refused)
 
 
 def activate() -> tuple[Record, ...]:
@@ -108,9 +109,10 @@ def deactivate() -> None:
         if _process.in_force:
             from . import late, replacing
 
-            for applied in _process.in_force.values():
+            in_force = _process.in_force.values()
+            for applied in in_force:
                 late.withdraw(applied)
-                replacing.rebind(applied.replacement, applied.original)
+            replacing.rebind((applied.replacement, applied.original) for applied in in_force)
             _process.in_force.clear()
         _process.ledger.replace(
             records.all_unjudged(
@@ -128,7 +130,7 @@ def status() -> tuple[Record, ...]:
 
 def _judge() -> None:
     """Read the settings and judge what is installed: fills the ledger and the wanted patches."""
-    settings = _process.settings = read(os.environ, NAMES)
+    settings = _process.settings = read(os.environ, NAMES, FAMILIES)
     announce.set_level(settings.log)
     announce.debug(f"settings: {settings}")
     if settings.mode == "off":
@@ -193,30 +195,19 @@ def _patch(module: ModuleType, *, late: bool) -> None:
     if settings is None or not findings:
         return
     from . import late as hidden
-    from .apply import ForeignFunction, apply
+    from .apply import Fault, apply
 
     try:
-        done = apply(module, findings, settings, everywhere=late)
-    except ForeignFunction as fault:
-        action = "import flashinfer before the library that replaces it, or accept its version"
-        _enter_all(findings, Verdict.REFUSED, str(fault), action)
-        return
-    except Exception as fault:
-        _enter_all(
-            findings,
-            Verdict.FAILED,
-            f"{type(fault).__name__}: {fault}",
-            "report it with the traceback in shim.status(); "
-            f"FLASHINFER_SHIM_PATCHES=-{findings[0].patch.name} leaves it out",
-            traceback.format_exc(),
-        )
-        return
+        done, faults = apply(module, findings, settings, everywhere=late)
+    except Exception as error:
+        done, faults = [], [Fault(finding, error) for finding in findings]
     for applied in done:
         _process.in_force[applied.finding.patch.name] = applied
         _process.ledger.enter(records.applied(applied))
         announce.info(f"patched {applied.finding.target}: {applied.finding.judgement.reason}")
         if late:
             hidden.redirect(applied)
+    _tell([_enter(fault) for fault in faults])
 
 
 def _done(module: ModuleType, finding: Finding, *, late: bool) -> bool:
@@ -242,25 +233,39 @@ def _half_imported(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
 
 
-def _enter_all(
-    findings: list[Finding], verdict: Verdict, reason: str, action: str, trace: str | None = None
-) -> None:
-    """One fault stops all patches of a module. Tell once; in mode ``require`` raise."""
-    for finding in findings:
-        _process.ledger.enter(records.overruled(finding, verdict, reason, action, trace))
-    names = ", ".join(finding.patch.name for finding in findings)
-    _stand_aside(f"{names} {verdict}, FlashInfer is left as it was: {reason}; {action}")
+def _enter(fault: Fault) -> Record:
+    """Put a patch that could not be applied into the ledger."""
+    from .apply import ForeignFunction
+
+    if isinstance(fault.error, ForeignFunction):
+        record = records.overruled(
+            fault.finding,
+            Verdict.REFUSED,
+            str(fault.error),
+            "import flashinfer before the library that replaces it, or accept its version",
+        )
+    else:
+        record = records.overruled(
+            fault.finding,
+            Verdict.FAILED,
+            f"{type(fault.error).__name__}: {fault.error}",
+            "report it with the traceback in shim.status(); "
+            f"FLASHINFER_SHIM_PATCHES=-{fault.finding.patch.name} leaves it out",
+            "".join(traceback.format_exception(fault.error)),
+        )
+    _process.ledger.enter(record)
+    return record
 
 
-def _tell_refusals() -> None:
-    """One line for all patches that the same reason stops."""
-    refused = [r for r in _process.ledger.records() if r.verdict is Verdict.REFUSED]
-    for reason, action in dict.fromkeys((record.reason, record.action) for record in refused):
-        names = ", ".join(r.patch for r in refused if (r.reason, r.action) == (reason, action))
-        _stand_aside(f"FlashInfer is left as it is ({names} refused): {reason}; {action}")
-
-
-def _stand_aside(line: str) -> None:
-    if _process.settings is not None and _process.settings.mode == "require":
-        raise ShimError(f"FLASHINFER_SHIM=require: {line}")
-    announce.warn(line)
+def _tell(standing_aside: Iterable[Record]) -> None:
+    """One line for all patches that the same reason stops. In mode ``require`` raise."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in standing_aside:
+        key = (str(record.verdict), record.reason, record.action)
+        groups.setdefault(key, []).append(record)
+    for (verdict, reason, action), group in groups.items():
+        names = records.names(group)
+        line = f"FlashInfer is left as it is ({names} {verdict}): {reason}; {action}"
+        if _process.settings is not None and _process.settings.mode == "require":
+            raise ShimError(f"FLASHINFER_SHIM=require: {line}")
+        announce.warn(line)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .ledger import Record, Verdict
-from .patches import PATCHES, Patch
+from .patches import FAMILIES, PATCHES, Patch
 from .survey import Finding
 
 if TYPE_CHECKING:  # it brings wrapt along, which ``check`` does without
     from .apply import Applied
+
+#: More patches than this are told by their families.
+_FEW = 4
 
 
 def unjudged(patch: Patch, verdict: Verdict, reason: str, action: str = "") -> Record:
@@ -56,3 +60,18 @@ def applied(entry: Applied) -> Record:
         before=repr(entry.original),
         after=repr(entry.replacement),
     )
+
+
+def names(group: Sequence[Record]) -> str:
+    """The patches of ``group``: by name where they are few, else how many of each family."""
+    members = [record.patch for record in group]
+    if len(members) <= _FEW:
+        return ", ".join(members)
+    said = []
+    for family, patches in FAMILIES.items():
+        count = len(set(patches) & set(members))
+        if count and count == len(patches):
+            said.append(f"{family} ({count})")
+        elif count:
+            said.append(f"{family} ({count} of {len(patches)})")
+    return ", ".join(said)

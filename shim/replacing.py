@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -21,25 +22,27 @@ def put(module: ModuleType, path: str, replacement: object) -> None:
     wrapt.apply_patch(parent, attribute, replacement)
 
 
-def rebind(old: object, new: object, prefix: str = "") -> int:
-    """Replace ``old`` by ``new``, by identity, in every loaded module's namespace.
+def rebind(pairs: Iterable[tuple[object, object]], prefix: str = "") -> int:
+    """Replace objects by others, by identity, in every loaded module's namespace.
 
     Args:
-        old: what ``from x import y`` copied around.
-        new: what to put there.
+        pairs: what ``from x import y`` copied around, and what to put there.
         prefix: only in modules whose name begins with it.
 
     Returns:
         How many names were changed.
     """
+    # The old objects stay in the table, so that their ids are not given away meanwhile.
+    table = {id(old): (old, new) for old, new in pairs}
     changed = 0
     for name, module in list(sys.modules.items()):
         if not name.startswith(prefix):
             continue
         namespace = _namespace(module)
         for attribute, value in list(namespace.items()):
-            if value is old:
-                namespace[attribute] = new
+            found = table.get(id(value))
+            if found is not None:
+                namespace[attribute] = found[1]
                 changed += 1
     return changed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 PREFIX = "FLASHINFER_SHIM"
@@ -69,6 +69,7 @@ REFERENCE = Variable(
     "let CPU tensors through fp4_quantize by the reference kernel in plain PyTorch",
 )
 PATCHES = f"{PREFIX}_PATCHES"
+_NO_FAMILIES: Mapping[str, Collection[str]] = {}
 
 VARIABLES = (MODE, POLICY, CUDA_VERSION, LOG, PRELOAD, REFERENCE)
 
@@ -99,8 +100,17 @@ class Settings:
     complaints: tuple[str, ...]
 
 
-def read(environ: Mapping[str, str], known: Iterable[str]) -> Settings:
-    """Read ``environ``; ``known`` are the names of all patches. Never raises.
+def read(
+    environ: Mapping[str, str],
+    known: Iterable[str],
+    families: Mapping[str, Collection[str]] = _NO_FAMILIES,
+) -> Settings:
+    """Read ``environ``. Never raises.
+
+    Args:
+        environ: the process's environment.
+        known: the names of all patches.
+        families: names that stand for several of them.
 
     A value that is not understood leaves its default in force and a complaint in the result.
     """
@@ -113,7 +123,7 @@ def read(environ: Mapping[str, str], known: Iterable[str]) -> Settings:
         log=values[LOG.name],
         preload=values[PRELOAD.name] == "on",
         reference=values[REFERENCE.name] == "on",
-        enabled=_selection(environ.get(PATCHES, ""), tuple(known), complaints),
+        enabled=_selection(environ.get(PATCHES, ""), tuple(known), families, complaints),
         complaints=tuple(complaints),
     )
 
@@ -131,17 +141,24 @@ def _value(variable: Variable, environ: Mapping[str, str], complaints: list[str]
     return value
 
 
-def _selection(text: str, known: tuple[str, ...], complaints: list[str]) -> frozenset[str]:
+def _selection(
+    text: str,
+    known: tuple[str, ...],
+    families: Mapping[str, Collection[str]],
+    complaints: list[str],
+) -> frozenset[str]:
     """``all``, names, ``-name``; names alone select just those, ``-name`` leaves one out."""
+    groups = {"all": known, **families, **{name: (name,) for name in known}}
     words = [word.strip() for word in text.replace(",", " ").split()]
-    unknown = [word for word in words if word.lstrip("-") not in (*known, "all")]
+    unknown = [word for word in words if word.lstrip("-") not in groups]
     if unknown:
         complaints.append(
             f"{PATCHES}={text!r} names {', '.join(unknown)}, which no patch is called; "
-            f"valid are all, {', '.join(known)}, each with - in front to leave it out"
+            f"valid are {', '.join(['all', *(families or known)])} and the names that "
+            "`flashinfer-shim coverage` lists, each with - in front to leave it out"
         )
-    valid = [word for word in words if word not in unknown]
-    wanted = {word for word in valid if not word.startswith("-")}
-    unwanted = {word.lstrip("-") for word in valid if word.startswith("-")}
-    chosen = set(known) if not wanted or "all" in wanted else wanted
-    return frozenset(chosen - (set(known) if "all" in unwanted else unwanted))
+    wanted: set[str] = set()
+    unwanted: set[str] = set()
+    for word in words:
+        (unwanted if word.startswith("-") else wanted).update(groups.get(word.lstrip("-"), ()))
+    return frozenset((wanted or set(known)) - unwanted)

@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from .contract import Judgement, judge
 from .ledger import Verdict
 from .patches import PATCHES, RELEASES, Patch
-from .upstream import FunctionFacts, Installed, distribution_version, function_facts, installed
+from .upstream import FunctionFacts, Installed, Sources, distribution_version, installed
 
 #: The oldest torch whose compiler takes our ops; older ones lack what they are made with.
 OLDEST_TORCH = Version("2.9")
@@ -43,9 +43,10 @@ def survey(
     """Look at the FlashInfer in directory ``package``. Imports and starts nothing."""
     here = installed(package, search_path)
     torch_problem = _torch_problem(search_path)
+    sources = Sources(package)
     findings = []
     for patch in PATCHES:
-        facts = _facts(patch, here)
+        facts = _facts(patch, here, sources)
         judgement = judge(patch.contract, here, facts, releases=RELEASES, policy=policy)
         if torch_problem and judgement.verdict is Verdict.PENDING:
             judgement = replace(
@@ -58,10 +59,12 @@ def survey(
     return here, tuple(findings)
 
 
-def _facts(patch: Patch, here: Installed) -> FunctionFacts | None:
+def _facts(patch: Patch, here: Installed, sources: Sources) -> FunctionFacts | None:
     contract = patch.contract
+    row = contract.row_for(here.version)
+    known = {row.source: (row.signature, row.digest)} if row and row.source else {}
     for module in contract.modules(here.version):
-        facts = function_facts(here.package, module, contract.function, contract.companions)
+        facts = sources.facts(module, contract.function, contract.companions, known)
         if facts is not None:
             return facts
     return None

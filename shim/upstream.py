@@ -11,8 +11,8 @@ import hashlib
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from importlib_metadata import Distribution, DistributionFinder, MetadataPathFinder
@@ -24,6 +24,8 @@ DISTRIBUTIONS = ("flashinfer-python", "flashinfer")
 
 #: Companions whose release has to agree with FlashInfer's.
 COMPANIONS = ("flashinfer-cubin", "flashinfer-jit-cache")
+
+_NOTHING_KNOWN: Mapping[str, tuple[str, str]] = {}
 
 _BUILD_META = re.compile(r"^__version__\s*(?::\s*str\s*)?=\s*[\"']([^\"']+)[\"']", re.MULTILINE)
 
@@ -139,6 +141,9 @@ class FunctionFacts:
         names: every identifier and attribute name that its body mentions.
         digest: 12 hex digits over the text of its body and of the contract's companions,
             docstrings and decorators left out.
+        source: 12 hex digits over its whole text.
+        released: its whole text is one that was given as known; ``decorators`` and ``names`` are
+            not filled in then.
     """
 
     module: str
@@ -150,51 +155,82 @@ class FunctionFacts:
     decorators: tuple[str, ...]
     names: frozenset[str]
     digest: str
+    source: str
+    released: bool = False
+
+
+class Sources:
+    """The source files of one FlashInfer, each read once.
+
+    Args:
+        package: directory of the ``flashinfer`` package.
+    """
+
+    def __init__(self, package: Path) -> None:
+        self._package = package
+        self._texts: dict[str, _Text | None] = {}
+
+    def facts(
+        self,
+        module: str,
+        name: str,
+        companions: Sequence[str] = (),
+        known: Mapping[str, tuple[str, str]] = _NOTHING_KNOWN,
+    ) -> FunctionFacts | None:
+        """Facts on ``module.name``, None where there is no such file or no such function in it.
+
+        Args:
+            module: dotted name, ``flashinfer`` or below it.
+            name: of a function defined at the left margin of that module.
+            companions: other functions of that module whose bodies belong to the digest, since
+                they decide what the function returns.
+            known: signature and digest by ``source``. A known function is not parsed: there are
+                many, and FlashInfer's import waits for us.
+        """
+        if module not in self._texts:
+            self._texts[module] = _Text.read(module_path(self._package, module))
+        text = self._texts[module]
+        block = text.block(name) if text else None
+        if text is None or block is None:
+            return None
+        first, source = block
+        facts = FunctionFacts(
+            module=module,
+            name=name,
+            path=text.path,
+            first_line=first,
+            last_line=first + source.count("\n"),
+            signature="",
+            decorators=(),
+            names=frozenset(),
+            digest="",
+            source=_hash(source),
+        )
+        if facts.source in known:
+            signature, digest = known[facts.source]
+            return replace(facts, signature=signature, digest=digest, released=True)
+        node = _parse(source)
+        if node is None:
+            return None
+        bodies = [_body(source, node)]
+        for companion in companions:
+            other = text.block(companion)
+            other_node = _parse(other[1]) if other else None
+            bodies.append(_body(other[1], other_node) if other and other_node else "")
+        return replace(
+            facts,
+            signature=_signature(node.args),
+            decorators=tuple(_dotted(decorator) for decorator in node.decorator_list),
+            names=frozenset(_names(node.body)),
+            digest=_hash("\0".join(bodies)),
+        )
 
 
 def function_facts(
     package: Path, module: str, name: str, companions: Sequence[str] = ()
 ) -> FunctionFacts | None:
-    """Facts on ``module.name``, None where there is no such file or no such function in it.
-
-    Args:
-        package: directory of the ``flashinfer`` package.
-        module: dotted name, ``flashinfer`` or below it.
-        name: of a function defined at the left margin of that module.
-        companions: other functions of that module whose bodies belong to the digest, since they
-            decide what the function returns.
-    """
-    path = module_path(package, module)
-    if path is None:
-        return None
-    try:
-        with tokenize.open(path) as stream:  # as the interpreter decodes it
-            text = stream.read()
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return None
-    block = _block(text, name)
-    if block is None:
-        return None
-    first, source = block
-    node = _parse(source)
-    if node is None:
-        return None
-    bodies = [_body(source, node)]
-    for companion in companions:
-        other = _block(text, companion)
-        other_node = _parse(other[1]) if other else None
-        bodies.append(_body(other[1], other_node) if other and other_node else "")
-    return FunctionFacts(
-        module=module,
-        name=name,
-        path=path,
-        first_line=first,
-        last_line=first + source.count("\n"),
-        signature=_signature(node.args),
-        decorators=tuple(_dotted(decorator) for decorator in node.decorator_list),
-        names=frozenset(_names(node.body)),
-        digest=hashlib.sha256("\0".join(bodies).encode()).hexdigest()[:12],
-    )
+    """:meth:`Sources.facts` for one function alone."""
+    return Sources(package).facts(module, name, companions)
 
 
 def module_path(package: Path, module: str) -> Path | None:
@@ -206,29 +242,52 @@ def module_path(package: Path, module: str) -> Path | None:
     return None
 
 
-def _block(text: str, name: str) -> tuple[int, str] | None:
-    """First line number and text of the last ``def name`` at the left margin, decorators included.
+class _Text:
+    """One module's source."""
 
-    The last one, since that is what the module's namespace ends up with. Only this block is
-    parsed: a whole quantization module is thousands of lines and FlashInfer's import waits for us.
-    """
-    lines = text.splitlines()
-    start = None
-    define = re.compile(rf"(?:async\s+)?def\s+{re.escape(name)}\s*\(")
-    for number, line in enumerate(lines):
-        if define.match(line):
-            start = number
-    if start is None:
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self._lines = text.split("\n")
+        # The last one of a name, since that is what the module's namespace ends up with.
+        self._starts = {
+            match[1]: text.count("\n", 0, match.start()) for match in _DEFINITION.finditer(text)
+        }
+
+    @classmethod
+    def read(cls, path: Path | None) -> _Text | None:
+        """The text of a file as the interpreter decodes it, None where it cannot."""
+        try:
+            if path is not None:
+                with tokenize.open(path) as stream:
+                    return cls(path, stream.read())
+        except (OSError, SyntaxError, UnicodeDecodeError):
+            pass
         return None
-    end = start + 1
-    # A line at the left margin ends it, except the closing parenthesis of the signature.
-    while end < len(lines) and (not lines[end] or lines[end][0] in " \t)#"):
-        end += 1
-    while start > 0 and lines[start - 1] and lines[start - 1][0] in "@ \t)#":
-        start -= 1
-    while end > start and not lines[end - 1].strip():
-        end -= 1
-    return start + 1, "\n".join(lines[start:end])
+
+    def block(self, name: str) -> tuple[int, str] | None:
+        """First line number and text of ``def name`` at the left margin, decorators included.
+
+        Only this block is parsed, if at all: a whole module is thousands of lines.
+        """
+        lines, start = self._lines, self._starts.get(name)
+        if start is None:
+            return None
+        end = start + 1
+        # A line at the left margin ends it, except the closing parenthesis of the signature.
+        while end < len(lines) and (not lines[end] or lines[end][0] in " \t)#"):
+            end += 1
+        while start > 0 and lines[start - 1] and lines[start - 1][0] in "@ \t)#":
+            start -= 1
+        while end > start and not lines[end - 1].strip():
+            end -= 1
+        return start + 1, "\n".join(lines[start:end])
+
+
+_DEFINITION = re.compile(r"^(?:async[ \t]+)?def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _parse(source: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

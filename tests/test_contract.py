@@ -38,6 +38,7 @@ def the_facts(contract: Contract, version: str) -> FunctionFacts:
         (),
         frozenset(names),
         row.digest,
+        row.source,
     )
 
 

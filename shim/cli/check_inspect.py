@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from .. import records
 from ..ledger import Record, Verdict
-from ..patches import NAMES
+from ..patches import FAMILIES, NAMES
 from ..settings import Settings, read
 from ..survey import Finding, survey
 from ..upstream import DISTRIBUTIONS, Installed
@@ -24,7 +24,7 @@ def inspect_environment(environ: Mapping[str, str], *, deep: bool) -> Report:
     Raises:
         Unreadable: an import finder of somebody else's fails.
     """
-    settings = read(environ, NAMES)
+    settings = read(environ, NAMES, FAMILIES)
     environment = look(environ)
     installed: Installed | None = None
     findings: tuple[Finding, ...] = ()

@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class MakeTensor(Protocol):
+    """Makes one tensor of an example, on a device or without data."""
+
+    def __call__(
+        self,
+        *size: int,
+        dtype: str = "bfloat16",
+        values: Sequence[float] | str | None = None,
+    ) -> Any:
+        """A tensor.
+
+        Args:
+            size: its shape.
+            dtype: its name in torch.
+            values: its elements; ``range`` for 0, 1, 2, ... along the first dimension; where they
+                do not matter, normally distributed floats or zero integers.
+        """
+        ...
+
+
+#: Arguments of one valid call for ``m`` rows, by keyword.
+Example = Callable[[MakeTensor, int], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -11,15 +37,19 @@ class Op:
 
     Attributes:
         name: the function's, and the op's.
+        example: makes the arguments of a valid call, for tests, benchmarks and ``prove``.
         returns: as the schema language writes it; ``()`` where the function returns nothing.
         mutates: parameters whose tensors are always written into.
         out: optional outputs, in the order in which the function returns them; where the caller
             gives them they are written into and returned.
         tensors: parameters that are tensors though upstream does not annotate them.
+        capability: the oldest compute capability that has a kernel for it.
     """
 
     name: str
+    example: Example
     returns: str = "Tensor"
     mutates: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
+    capability: tuple[int, int] = (8, 0)

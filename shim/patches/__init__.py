@@ -14,7 +14,7 @@ from typing import Any
 
 from ..contract import Contract
 from ..settings import Settings
-from . import cuda_version_contract, fp4_quantize_contract
+from . import cuda_version_contract, fp4_quantize_contract, op_contracts, ops
 
 #: The releases of FlashInfer that the suite was run on, oldest first. A release whose functions
 #: did not change is one more word here and in the last row of each contract.
@@ -36,6 +36,7 @@ class Site:
     """Where a builder works.
 
     Attributes:
+        patch: name of the patch.
         module: the FlashInfer module that has just been executed.
         function: the function as its author wrote it (a user's compiler.disable looked through).
         release: of the FlashInfer that is installed, local part included.
@@ -43,6 +44,7 @@ class Site:
         settings: of this process.
     """
 
+    patch: str
     module: ModuleType
     function: Callable[..., Any]
     release: str
@@ -56,12 +58,14 @@ class Patch:
 
     Attributes:
         name: what the user calls it.
+        family: the part of FlashInfer that its function belongs to; users may name that, too.
         contract: what it was written for.
         builder: module of this package whose ``build(site)`` returns the replacement.
         cures: what breaks without it, with the upstream issue, in one sentence.
     """
 
     name: str
+    family: str
     contract: Contract
     builder: str
     cures: str
@@ -75,15 +79,33 @@ class Patch:
 PATCHES = (
     Patch(
         name="cuda_version",
+        family="toolchain",
         contract=cuda_version_contract.CONTRACT,
         builder=".cuda_version",
         cures="get_cuda_version starts nvcc, which no compiler can trace (flashinfer #2733)",
     ),
     Patch(
         name="fp4_quantize",
+        family="quantization",
         contract=fp4_quantize_contract.CONTRACT,
         builder=".fp4_quantize",
         cures="fp4_quantize builds and loads its kernel from Python (flashinfer #2733)",
     ),
+    *(
+        Patch(
+            name=op.name,
+            family=family,
+            contract=op_contracts.contract(op.name),
+            builder=".declared_op",
+            cures=f"{op.name} builds and loads its kernel from Python (flashinfer #2733)",
+        )
+        for family, members in ops.FAMILIES.items()
+        for op in members
+    ),
 )
 NAMES = tuple(patch.name for patch in PATCHES)
+#: Names that stand for several patches, in the order in which tables show them.
+FAMILIES = {
+    family: tuple(patch.name for patch in PATCHES if patch.family == family)
+    for family in dict.fromkeys(patch.family for patch in PATCHES)
+}

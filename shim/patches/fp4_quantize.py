@@ -26,7 +26,11 @@ from . import Site
 from .fp4_fake import fake_fp4_quantize
 from .fp4_traits import Fp4Traits
 
-OP = Op("fp4_quantize", returns="(Tensor, Tensor)")
+OP = Op(
+    "fp4_quantize",
+    lambda make, m: {"input": make(m, 256), "global_scale": make(1, dtype="float32")},
+    returns="(Tensor, Tensor)",
+)
 
 #: Beginnings of the names of FlashInfer's variables that choose between kernels with other shapes.
 _SHAPE_VARIABLES = ("FLASHINFER_NVFP4_QUANTIZE_USE_TMA", "FLASHINFER_NVFP4_4OVER6")

@@ -1,0 +1,22 @@
+"""FlashInfer's functions that are ops by declaration alone, one module for each family.
+
+What breaks without them: each builds, stats and loads its kernel module from Python on every
+traced call (flashinfer #2733). Their fakes are upstream's own Python, run in shadow.
+
+A new op is one entry in its family. Its runs of releases are in ``rows.json``, which
+``tests/write_rows.py`` writes from the released sources.
+"""
+
+from __future__ import annotations
+
+from . import activation, norm, page, quantization, rope
+
+#: By the family's name, as FlashInfer's modules are called.
+FAMILIES = {
+    "norm": norm.OPS,
+    "activation": activation.OPS,
+    "rope": rope.OPS,
+    "page": page.OPS,
+    "quantization": quantization.OPS,
+}
+OPS = {op.name: op for ops in FAMILIES.values() for op in ops}

@@ -1,0 +1,25 @@
+"""Quantization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...opaque.declare import MakeTensor, Op
+
+_HIDDEN = 256
+_PAIR = "(Tensor, Tensor)"
+
+
+def _batched(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {"a": make(3, m, _HIDDEN), "a_global_sf": make(3, dtype="float32")}
+
+
+OPS = (
+    Op("mxfp8_quantize", lambda make, m: {"input": make(m, _HIDDEN)}, _PAIR),
+    Op("nvfp4_batched_quantize", _batched, _PAIR, tensors=("a", "a_global_sf")),
+    Op(
+        "block_scale_interleave",
+        lambda make, m: {"unswizzled_sf": make(m, 16, dtype="uint8")},
+        out=("out",),
+    ),
+)

@@ -1,0 +1,37 @@
+"""Makes the tensors of an op's example: on a device, or fake ones where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..opaque.declare import MakeTensor
+
+
+def on(device: str, seed: int = 0) -> MakeTensor:
+    """Tensors on ``device``; what no values are given for is drawn, the same for the same seed."""
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+
+    def make(
+        *size: int, dtype: str = "bfloat16", values: Sequence[float] | str | None = None
+    ) -> torch.Tensor:
+        kind: torch.dtype = getattr(torch, dtype)
+        if values == "range":
+            return torch.arange(size[0], dtype=kind).expand(size).contiguous().to(device)
+        if values is not None:
+            return torch.tensor(values, dtype=kind, device=device).reshape(size)
+        if not kind.is_floating_point:
+            return torch.zeros(size, dtype=kind, device=device)
+        return torch.randn(size, generator=generator).to(kind).to(device)
+
+    return make
+
+
+def fake(device: str = "cuda") -> MakeTensor:
+    """Tensors without data, within a fake mode."""
+
+    def make(*size: int, dtype: str = "bfloat16", values: object = None) -> torch.Tensor:
+        return torch.empty(*size, dtype=getattr(torch, dtype), device=device)
+
+    return make

@@ -1,0 +1,75 @@
+"""Writes shim/patches/rows.json: for each declared op, the runs of releases that agree on it.
+
+    python tests/write_rows.py        # fetches every tested release
+
+A row changes only where a release changes the function; a new release mostly moves ``until``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import releases
+
+sys.path.append(str(releases.ROOT))
+
+from shim.patches import RELEASES
+from shim.patches.op_contracts import ROWS
+from shim.patches.ops import OPS
+from shim.upstream import FunctionFacts, Sources
+
+#: Where functions of the same names live that are not the ones that users call.
+_OTHERS = re.compile(r"flashinfer\.(triton|trace|testing|experimental)\b")
+_DEFINITION = re.compile(r"^def (\w+)\(", re.MULTILINE)
+
+
+def index(package: Path) -> Mapping[str, list[str]]:
+    """By function, the modules that define it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(package.rglob("*.py")):
+        module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        module = module.removesuffix(".__init__")
+        if not _OTHERS.match(module):
+            for name in dict.fromkeys(_DEFINITION.findall(path.read_text(errors="replace"))):
+                found[name].append(module)
+    return found
+
+
+def find(sources: Sources, modules: Mapping[str, list[str]], name: str) -> FunctionFacts | None:
+    """The function as its defining module has it; None where the release has no such function."""
+    found = modules.get(name, [])
+    if len(found) > 1:
+        raise SystemExit(f"{name} is defined in {', '.join(found)}")
+    return sources.facts(found[0], name) if found else None
+
+
+def main() -> None:
+    rows: dict[str, list[dict[str, str]]] = {name: [] for name in sorted(OPS)}
+    for release in RELEASES:
+        package = releases.path(release) / "flashinfer"
+        sources, modules = Sources(package), index(package)
+        for name, runs in rows.items():
+            facts = find(sources, modules, name)
+            if facts is None:
+                continue
+            state = {
+                "module": facts.module,
+                "signature": facts.signature,
+                "digest": facts.digest,
+                "source": facts.source,
+            }
+            if runs and {key: runs[-1][key] for key in state} == state:
+                runs[-1]["until"] = release
+            else:
+                runs.append({"since": release, "until": release, **state})
+        print(release, file=sys.stderr)
+    ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -53,3 +53,16 @@ class Op:
     out: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
     capability: tuple[int, int] = (8, 0)
+
+
+@dataclass(frozen=True)
+class Uncovered:
+    """A public function that cannot be an op.
+
+    Attributes:
+        name: the function's.
+        reason: why not, as the end of a sentence about it.
+    """
+
+    name: str
+    reason: str

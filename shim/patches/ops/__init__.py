@@ -9,14 +9,20 @@ A new op is one entry in its family. Its runs of releases are in ``rows.json``, 
 
 from __future__ import annotations
 
+from ...opaque.declare import Op, Uncovered
 from . import activation, norm, page, quantization, rope
 
-#: By the family's name, as FlashInfer's modules are called.
-FAMILIES = {
-    "norm": norm.OPS,
-    "activation": activation.OPS,
-    "rope": rope.OPS,
-    "page": page.OPS,
-    "quantization": quantization.OPS,
+_MODULES = {
+    "norm": norm,
+    "activation": activation,
+    "rope": rope,
+    "page": page,
+    "quantization": quantization,
 }
+#: By the family's name, as FlashInfer's modules are called.
+FAMILIES: dict[str, tuple[Op, ...]] = {family: module.OPS for family, module in _MODULES.items()}
 OPS = {op.name: op for ops in FAMILIES.values() for op in ops}
+#: Public functions that cannot be ops, by family; a module without ``UNCOVERED`` has none.
+UNCOVERED: dict[str, tuple[Uncovered, ...]] = {
+    family: getattr(module, "UNCOVERED", ()) for family, module in _MODULES.items()
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op
+from ...opaque.declare import MakeTensor, Op, Uncovered
 
 _HIDDEN = 256
 _PAIR = "(Tensor, Tensor)"
@@ -22,4 +22,9 @@ OPS = (
         lambda make, m: {"unswizzled_sf": make(m, 16, dtype="uint8")},
         out=("out",),
     ),
+)
+
+UNCOVERED = (
+    Uncovered("segment_packbits", "its output's size is read from the GPU"),
+    Uncovered("nvfp4_quantize_paged_kv_cache", "it returns numbers that are read from the GPU"),
 )

@@ -47,6 +47,15 @@ def append(x: torch.Tensor, cache: Union[torch.Tensor, Tuple[torch.Tensor, torch
         tensor[:rows].add_(x[:rows])
 
 
+def powers(x: torch.Tensor, *, up_to: int = 2, one: Optional[torch.Tensor] = None,
+           two: Optional[torch.Tensor] = None, three: Optional[torch.Tensor] = None):
+    results = []
+    for power, out in enumerate((one, two, three)[:up_to], 1):
+        results.append(torch.empty_like(x) if out is None else out)
+        results[-1].copy_(x**power)
+    return results[0] if up_to == 1 else tuple(results)
+
+
 def callback(x: torch.Tensor, hook: object = print) -> torch.Tensor:
     return x + 1
 
@@ -69,11 +78,14 @@ ENGINE = f"""
     Mode, Recipe = toy.Mode, toy.Recipe
 
     def op(name, **declared):
-        return build(Op(name, **declared), getattr(toy, name), release="1.0", preload=False)
+        declaration = Op(name, lambda make, m: {{}}, **declared)
+        return build(declaration, getattr(toy, name), release="1.0", preload=False)
 
     scale = op("scale", out=("out",))
     append = op("append", returns="()", mutates=("cache",))
     callback = op("callback")
+    powers = op("powers", returns="(Tensor, Tensor, Tensor)", out=("one", "two", "three"),
+                results=lambda given: given.get("up_to", 2))
     x = torch.arange(12.0).reshape(4, 3)
     answers = {{}}
 
@@ -107,6 +119,18 @@ ENGINE = f"""
     out = torch.zeros(4, 3)
     answers["it is returned"] = compiled(lambda x, o: scale(x, 2.0, out=o), x, out) is out
 
+    def several(x, one, three):
+        a = powers(x, up_to=1)
+        b, c = powers(x, two=one)
+        d, e, f = powers(x, up_to=3, one=one, three=three)
+        g = powers(x, up_to=1, one=three)
+        return torch.stack([a, b, c, d, e, f, g, one, three])
+    answers["as many results as the call has"] = agrees(
+        several, x, torch.zeros(4, 3), torch.zeros(4, 3))
+    two = torch.zeros(4, 3)
+    answers["some of the outputs given"] = [
+        r is two for r in compiled(lambda x, o: powers(x, up_to=3, two=o), x, two)]
+
     def appended(x, k, v):
         append(x, (k, v), 2)
         append(x, k)
@@ -134,6 +158,8 @@ def test_the_engine_carries_outputs_mutation_and_odd_values(run_child: RunChild)
     assert answers["what arrives"] == [True, False]
     assert answers["an output given"] is True
     assert answers["it is returned"] is True
+    assert answers["as many results as the call has"] is True
+    assert answers["some of the outputs given"] == [False, True, False]
     assert answers["mutation seen by later nodes"] is True
     assert answers["mutation seen by the caller"] is True
     assert answers["at its default"] is True

@@ -38,20 +38,27 @@ class Op:
     Attributes:
         name: the function's, and the op's.
         example: makes the arguments of a valid call, for tests, benchmarks and ``prove``.
-        returns: as the schema language writes it; ``()`` where the function returns nothing.
-        mutates: parameters whose tensors are always written into.
+        returns: as the schema language writes it; ``()`` where the function returns nothing. Where
+            the number of results depends on the call: as many as there can be.
+        results: how many of them the function returns, from the arguments given, by keyword; a
+            single one comes by itself. Traced by Dynamo, so plain Python. Without it, all.
+        mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them; where the caller
-            gives them they are written into and returned.
+            gives one it is written into and returned.
         tensors: parameters that are tensors though upstream does not annotate them.
+        fake: the results without their data, from the arguments by keyword, where the function
+            cannot be run in shadow; the reason stands beside it.
         capability: the oldest compute capability that has a kernel for it.
     """
 
     name: str
     example: Example
     returns: str = "Tensor"
+    results: Callable[[Mapping[str, Any]], int] | None = None
     mutates: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
+    fake: Callable[..., Any] | None = None
     capability: tuple[int, int] = (8, 0)
 
 

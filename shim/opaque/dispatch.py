@@ -7,7 +7,7 @@ test and one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -63,35 +63,41 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
     return traced
 
 
-def with_out(
+def with_results(
     functional: Callable[..., Any],
-    mutating: Callable[..., Any],
+    writing: Callable[..., Any],
     names: tuple[str, ...],
     outs: tuple[str, ...],
+    count: Callable[[Mapping[str, Any]], int],
 ) -> Callable[..., Any]:
-    """Choose between two ops by whether the caller gave the outputs; return what was given.
+    """Choose between two ops by whether the caller gives outputs; return what the function would.
 
-    An op may not return its input, so the one that writes into ``outs`` returns nothing.
+    An op may not return its input, so the outputs that were given are put back among the results.
 
     Args:
-        functional: takes no outputs and returns them.
-        mutating: takes every output and returns nothing.
+        functional: takes no outputs and returns all results.
+        writing: takes outputs too, and returns something in place of each that it was given.
         names: the function's positional parameters in order.
-        outs: those of them that are outputs, in the order in which they are returned.
+        outs: its outputs, in the order of the results.
+        count: how many results a call has, from its arguments.
     """
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         named = _by_name(names, args, kwargs)
-        given = [name for name in outs if named.get(name) is not None]
-        if not given:
-            for name in outs:
-                named.pop(name, None)
-            return functional(**named)
-        if len(given) < len(outs):
-            missing = ", ".join(name for name in outs if name not in given)
-            raise TypeError(f"in a compiled graph give all outputs or none: {missing} not given")
-        mutating(**named)
-        return named[outs[0]] if len(outs) == 1 else tuple([named[name] for name in outs])
+        given = {}
+        for i, name in enumerate(outs):
+            value = named.pop(name, None)
+            if value is not None:
+                given[i] = value
+        wanted = count({**named, **{outs[i]: value for i, value in given.items()}})
+        if given:
+            made = writing(**named, **{outs[i]: value for i, value in given.items()})
+        else:
+            made = functional(**named)
+        if isinstance(made, torch.Tensor):
+            made = (made,)
+        results = [given[i] if i in given else made[i] for i in range(wanted)]
+        return results[0] if wanted == 1 else tuple(results)
 
     return traced
 

@@ -157,6 +157,9 @@ class _Refusing:
 
 def _package(value: Any) -> str | None:
     """The top-level package that a function, class, module or kernel object comes from."""
+    kind = type(value).__module__.partition(".")[0]
+    if kind in _KERNEL_PACKAGES:  # a kernel, which calls itself of the module that it stands in
+        return kind
     if isinstance(value, types.ModuleType):
         origin: Any = value.__name__
     elif callable(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 from . import registry, shadow
 from .capture import Kernels
 from .declare import Op
-from .dispatch import dispatching, encoding, with_out
-from .schema import from_signature
+from .dispatch import dispatching, encoding, with_results
+from .schema import Schema, from_signature
 
 
 def build(
@@ -35,8 +36,8 @@ def build(
         release: of FlashInfer; part of the op's name.
         variant: whatever else the function's shapes depend on in this process; likewise.
         preload: whether asking for the fake loads kernel modules on a machine with a GPU.
-        fake: takes the function's arguments by keyword; without it the function runs in shadow,
-            or not at all where it returns nothing.
+        fake: takes the function's arguments by keyword; without it the declared one answers, or
+            the function in shadow, or nothing where it returns nothing.
         kernels: what ``fake`` would load; without it the shadow tells.
         eager: runs instead of ``function``.
 
@@ -55,38 +56,56 @@ def build(
         kernels.after_run(arguments)
         return result
 
+    answer = fake or _answer(op, function, kernels)
+    out = tuple(name for name in op.out if name in signature.parameters)
+    total = op.returns.count("Tensor")
+
+    def define(name: str, schema: Schema, body: Callable[[Callable[..., Any]], Any]) -> Any:
+        defined = registry.Body(schema, body(run_guarded), body(answer))
+        return encoding(registry.define(name, tag, defined), schema)
+
+    functional = from_signature(
+        signature, returns=op.returns, mutates=op.mutates, without=out, tensors=op.tensors
+    )
+    complete = functools.partial(_complete, outs=out, total=total)
+    traced = define(op.name, functional, complete if op.results else _as_it_is)
+    if not (out or op.results):
+        return dispatching(function, traced, eager)
+    mutating = traced
+    if out:
+        writing = from_signature(
+            signature,
+            returns="()" if total == 1 else op.returns,
+            mutates=(*op.mutates, *out),
+            required=out if total == 1 else (),
+            tensors=op.tensors,
+        )
+        mutating = define(f"{op.name}_out", writing, _silent if total == 1 else complete)
+    names = functional.names[: functional.positional]
+    count = op.results or (lambda arguments: total)
+    return dispatching(function, with_results(traced, mutating, names, out, count), eager)
+
+
+def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[..., Any]:
+    """The fake that the declaration asks for; it also tells what the call would load."""
+
     def in_shadow(**arguments: Any) -> Any:
         result, loaded = shadow.run(function, arguments)
         kernels.will_load(loaded)
         return result
 
-    def nothing(**arguments: Any) -> None:
-        # There is nothing to allocate; what it would load is of interest where it can be loaded.
+    def by_rule(**arguments: Any) -> Any:
+        # What a call would load is of interest where it can be loaded.
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             with contextlib.suppress(Exception):  # the real call says it better
-                in_shadow(**arguments)
+                kernels.will_load(shadow.loads(function, arguments))
+        return None if op.fake is None else op.fake(**arguments)
 
-    answer = fake or (nothing if op.returns == "()" else in_shadow)
-    out = tuple(name for name in op.out if name in signature.parameters)
-    functional = from_signature(
-        signature, returns=op.returns, mutates=op.mutates, without=out, tensors=op.tensors
-    )
-    traced = encoding(
-        registry.define(op.name, tag, registry.Body(functional, run_guarded, answer)),
-        functional,
-    )
-    if out:
-        writing = from_signature(
-            signature,
-            returns="()",
-            mutates=(*op.mutates, *out),
-            required=out,
-            tensors=op.tensors,
-        )
-        body = registry.Body(writing, _silent(run_guarded), _silent(answer))
-        mutating = encoding(registry.define(f"{op.name}_out", tag, body), writing)
-        traced = with_out(traced, mutating, functional.names[: functional.positional], out)
-    return dispatching(function, traced, eager)
+    return by_rule if op.fake or op.returns == "()" else in_shadow
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
 
 def _silent(function: Callable[..., Any]) -> Callable[..., None]:
@@ -96,3 +115,25 @@ def _silent(function: Callable[..., Any]) -> Callable[..., None]:
         function(**arguments)
 
     return silent
+
+
+def _complete(
+    function: Callable[..., Any], *, outs: tuple[str, ...], total: int
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The function with always ``total`` results, none of them an argument.
+
+    An empty tensor stands for what a call does not return, or was given.
+    """
+
+    def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
+        returned = function(**arguments)
+        results = (returned,) if isinstance(returned, torch.Tensor) else tuple(returned)
+        given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
+        return tuple(
+            results[i]
+            if i < len(results) and i not in given
+            else torch.empty(0, device=results[0].device)
+            for i in range(total)
+        )
+
+    return complete

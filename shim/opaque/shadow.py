@@ -19,6 +19,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 from .identity import REPLACES
 from .launchers import Loaded, UnknownLauncher, recording, stand_in
 
@@ -44,8 +47,38 @@ def run(
         Exception: whatever upstream's Python raises for these arguments.
     """
     world = _World()
-    result = world.translate(getattr(function, "__name__", ""), function)(**arguments)
+    with _Aligned():
+        result = world.translate(getattr(function, "__name__", ""), function)(**arguments)
     return result, tuple(world.loaded)
+
+
+def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[Loaded, ...]:
+    """The calls that would load kernels, for the sizes that the compiler has before it.
+
+    A function may choose its kernel by a size. Nothing of that may tie a graph to the size, as it
+    would if the size were symbolic here. May raise whatever :func:`run` does.
+    """
+    return run(function, {name: _concrete(value) for name, value in arguments.items()})[1]
+
+
+def _concrete(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return value.node.hint
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_concrete, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    size, stride = map(_concrete, value.size()), map(_concrete, value.stride())
+    return value.new_empty_strided(tuple(size), tuple(stride))
+
+
+class _Aligned(TorchFunctionMode):
+    """Tensors without data lie where kernels want them, as freshly allocated ones do."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return 0 if func is torch.Tensor.data_ptr else func(*args, **(kwargs or {}))
 
 
 class _World:

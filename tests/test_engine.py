@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 TOY = """
 import enum
 from dataclasses import dataclass
-from typing import Optional, Tuple, Union
+from typing import NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -62,6 +62,28 @@ def callback(x: torch.Tensor, hook: object = print) -> torch.Tensor:
 
 def bare(x: torch.Tensor, anything) -> torch.Tensor:
     return x + anything
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Packed(NamedTuple):
+    values: torch.Tensor
+    rows: int
+
+
+def untold(x, factor, level=Level.LOW, rounded=False, fast=None,
+           dtype: torch.dtype = torch.bfloat16, pair: Optional[Tuple[torch.Tensor, ...]] = None):
+    CALLS.append((level, type(level), rounded, fast, dtype, pair))
+    x = x * factor * int(level)
+    return (x.round() if rounded else x + 0.5).to(dtype)
+
+
+def unpack(packed: Packed, out: torch.Tensor) -> torch.Tensor:
+    out[:packed.rows].copy_(packed.values[:packed.rows])
+    return out
 """
 
 ENGINE = f"""
@@ -144,8 +166,27 @@ ENGINE = f"""
     answers["not at its default"] = error_of(
         lambda: compiled(lambda x: callback(x, hook="other"), x))
     answers["inexpressible"] = error_of(lambda: op("bare"))
-    told = op("bare", tensors=("anything",))
+    told = op("bare", annotations=dict(anything="Tensor"))
     answers["a tensor by declaration"] = agrees(lambda x: told(x, x), x)
+    untold = op("untold", annotations=dict(
+        x="Tensor", factor="Tensor | float", fast="bool | None", pair="None"))
+    Level = toy.Level
+
+    def arriving(*args, **kwargs):
+        toy.CALLS.clear()
+        compiled(lambda x: untold(x, *args, **kwargs), x)
+        level, kind, *rest, pair = toy.CALLS[-1]
+        return [repr(level), kind.__name__, *map(repr, rest), repr(pair)]
+    answers["defaults tell what annotations do not"] = [
+        arriving(2.0), arriving(two, Level.HIGH, True), arriving(2.0, 2, fast=False),
+        arriving(2.0, dtype=torch.float16)]
+    answers["declared to stay at its default"] = error_of(
+        lambda: compiled(lambda x: untold(x, 2.0, pair=(x, x)), x))
+    unpack = op("unpack", out=("out",))
+    packed, out = toy.Packed(x, 2), torch.zeros(4, 3)
+    returned = compiled(unpack, packed, out)
+    answers["a named tuple"] = [returned is out, out.sum().item()]
+    answers["not that named tuple"] = error_of(lambda: compiled(unpack, (x, 2), out))
     answers["eager calls the original"] = scale.__wrapped__ is toy.scale
     print(json.dumps(answers))
 """
@@ -168,4 +209,17 @@ def test_the_engine_carries_outputs_mutation_and_odd_values(run_child: RunChild)
     assert kind == "Inexpressible"
     assert "anything" in text
     assert answers["a tensor by declaration"] is True
+    low, bf16 = "<Level.LOW: 1>", "torch.bfloat16"
+    assert answers["defaults tell what annotations do not"] == [
+        [low, "Level", "False", "None", bf16, "None"],
+        ["<Level.HIGH: 2>", "Level", "True", "None", bf16, "None"],
+        ["2", "int", "False", "False", bf16, "None"],
+        [low, "Level", "False", "None", "torch.float16", "None"],
+    ]
+    kind, text = answers["declared to stay at its default"]
+    assert "pair=" in text
+    assert answers["a named tuple"] == [True, 15.0]
+    kind, text = answers["not that named tuple"]
+    assert "packed=" in text
+    assert "expected Packed" in text
     assert answers["eager calls the original"] is True

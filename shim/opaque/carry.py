@@ -4,7 +4,7 @@ A sentinel default, None, an enum member or a frozen dataclass is constant while
 traced. It travels as text, so that two different values never share one call in a graph, and is
 read back into an equal value before the function runs. The text is plain data: it survives export,
 Inductor's caches and another process. A parameter that is a tensor or something else travels in
-two parts, one of which is empty.
+two parts, one of which is empty, and a named tuple field by field.
 """
 
 from __future__ import annotations
@@ -15,10 +15,24 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+#: Python annotations that torch's schema language can say, and how it says them. An int may be a
+#: symbolic size, so it is a SymInt.
+TYPES: Mapping[object, str] = {
+    torch.Tensor: "Tensor{}",
+    int: "SymInt",
+    float: "float",
+    bool: "bool",
+    str: "str",
+    torch.dtype: "ScalarType",
+    torch.device: "Device",
+    list[torch.Tensor]: "Tensor{}[]",
+    list[int]: "SymInt[]",
+}
 
 #: The text of a parameter that stands at its default: the function's own default applies then.
 AT_DEFAULT = ""
@@ -72,13 +86,14 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
         return _tensor_or_pair(parameter)
     if torch.Tensor in members and set(members) & {float, int} and len(members) == 2:
         return _tensor_or_number(parameter)
-    if not has_default:
+    if len(members) != 1 or not isinstance(members[0], type):
         return None
-    if len(members) == 1 and isinstance(members[0], type):
-        if issubclass(members[0], enum.Enum):
-            return _enum(parameter, members[0])
-        if dataclasses.is_dataclass(members[0]):
-            return _dataclass(parameter, members[0])
+    if hasattr(members[0], "_fields") and not has_default:
+        return _named_tuple(parameter, members[0])
+    if issubclass(members[0], enum.Enum) and has_default:
+        return _enum(parameter, members[0])
+    if dataclasses.is_dataclass(members[0]) and has_default:
+        return _dataclass(parameter, members[0])
     return None
 
 
@@ -114,12 +129,16 @@ def _is_tensor_tuple(annotation: Any) -> bool:
 def _tensor_or_pair(parameter: inspect.Parameter) -> Carrier:
     """One tensor or a tuple of them, such as a paged cache: a list, and whether it is a tuple."""
     name = parameter.name
+    optional = parameter.default is None
+    mark, default = ("?", "None") if optional else ("", "")
     parts = (
-        Part(name, "Tensor{}[]", "", None),
-        Part(f"{name}_is_tuple", "bool", "", None),
+        Part(name, f"Tensor{{}}[]{mark}", default, None),
+        Part(f"{name}_is_tuple", f"bool{mark}", default, None),
     )
 
     def encode(value: Any) -> tuple[Any, ...]:
+        if value is None and optional:
+            return None, None
         if isinstance(value, (tuple, list)):
             return list(value), True
         return [value], False
@@ -150,6 +169,29 @@ def _tensor_or_number(parameter: inspect.Parameter) -> Carrier:
     return Carrier(parts, encode, decode)
 
 
+def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
+    """A named tuple of tensors and numbers, each in a part of its own."""
+    hints = typing.get_type_hints(kind)
+    types = [TYPES.get(hints.get(field)) for field in kind._fields]
+    if None in types:
+        return None
+    parts = tuple(
+        Part(f"{parameter.name}_{field}", told, "", None)
+        for field, told in zip(kind._fields, types, strict=True)
+        if told is not None
+    )
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{parameter.name}={value} cannot be carried into a compiled graph: "
+                f"expected {kind.__name__}"
+            )
+        return tuple([getattr(value, field) for field in kind._fields])
+
+    return Carrier(parts, encode, kind)
+
+
 def _constant(
     parameter: inspect.Parameter,
     kind: type,
@@ -176,14 +218,20 @@ def _constant(
 
 
 def _enum(parameter: inspect.Parameter, kind: type[enum.Enum]) -> Carrier:
-    """An enum member, by its name: its number is not the same in every release."""
-    return _constant(
-        parameter,
-        kind,
-        f"a member of {kind.__name__}",
-        lambda member: member.name,
-        lambda text: kind[text],
-    )
+    """An enum member, by its name: its number is not the same in every release.
+
+    Where members are numbers, upstream may take a number for one, and the number arrives.
+    """
+    numeric = issubclass(kind, int)
+
+    def write(value: Any) -> str:
+        return value.name if isinstance(value, kind) else str(value)
+
+    def read(text: str) -> Any:
+        return int(text) if numeric and text.isdigit() else kind[text]
+
+    accepted = int if numeric else kind
+    return _constant(parameter, accepted, f"a member of {kind.__name__}", write, read)
 
 
 def _dataclass(parameter: inspect.Parameter, kind: type) -> Carrier:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -45,7 +45,8 @@ class Op:
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them; where the caller
             gives one it is written into and returned.
-        tensors: parameters that are tensors though upstream does not annotate them.
+        annotations: of parameters where upstream's own are missing or of no use, such as
+            ``Tensor | float``; ``None`` for one that has to stay at its default.
         fake: the results without their data, from the arguments by keyword, where the function
             cannot be run in shadow; the reason stands beside it.
         capability: the oldest compute capability that has a kernel for it.
@@ -57,7 +58,7 @@ class Op:
     results: Callable[[Mapping[str, Any]], int] | None = None
     mutates: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
-    tensors: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
     fake: Callable[..., Any] | None = None
     capability: tuple[int, int] = (8, 0)
 

@@ -65,7 +65,7 @@ def build(
         return encoding(registry.define(name, tag, defined), schema)
 
     functional = from_signature(
-        signature, returns=op.returns, mutates=op.mutates, without=out, tensors=op.tensors
+        signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
     complete = functools.partial(_complete, outs=out, total=total)
     traced = define(op.name, functional, complete if op.results else _as_it_is)
@@ -78,7 +78,7 @@ def build(
             returns="()" if total == 1 else op.returns,
             mutates=(*op.mutates, *out),
             required=out if total == 1 else (),
-            tensors=op.tensors,
+            annotations=op.annotations,
         )
         mutating = define(f"{op.name}_out", writing, _silent if total == 1 else complete)
     names = functional.names[: functional.positional]

@@ -6,7 +6,9 @@ inserts come out right because they are read from the function, not written down
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -15,21 +17,18 @@ from typing import Any
 
 import torch
 
-from .carry import Carrier, carrier_for, only_default
+from .carry import TYPES, Carrier, carrier_for, only_default
 
-#: Python annotations that torch's schema language can say, and how it says them. An int may be a
-#: symbolic size, so it is a SymInt.
-_TYPES: Mapping[object, str] = {
-    torch.Tensor: "Tensor{}",
-    int: "SymInt",
-    float: "float",
-    bool: "bool",
-    str: "str",
-    torch.dtype: "ScalarType",
-    torch.device: "Device",
-    list[torch.Tensor]: "Tensor{}[]",
-    list[int]: "SymInt[]",
+#: What an annotation of ours may say, members of a union with ``|`` between them.
+_WORDS: Mapping[str, Any] = {
+    "Tensor": torch.Tensor,
+    "float": float,
+    "int": int,
+    "bool": bool,
+    "str": str,
+    "None": None,
 }
+_NONE_GIVEN: Mapping[str, str] = types.MappingProxyType({})
 
 
 class Inexpressible(TypeError):
@@ -76,7 +75,7 @@ def from_signature(
     mutates: Collection[str] = (),
     without: Collection[str] = (),
     required: Collection[str] = (),
-    tensors: Collection[str] = (),
+    annotations: Mapping[str, str] = _NONE_GIVEN,
 ) -> Schema:
     """Make the schema of a function.
 
@@ -86,7 +85,7 @@ def from_signature(
         mutates: parameters whose tensors the function writes into.
         without: parameters that this op leaves at their defaults.
         required: optional parameters that this op always gets.
-        tensors: parameters that are tensors though no annotation says so.
+        annotations: of parameters whose own one is missing or of no use.
 
     Raises:
         Inexpressible: for a parameter that neither the language nor a carrier can take.
@@ -98,8 +97,7 @@ def from_signature(
     for index, parameter in enumerate(signature.parameters.values()):
         if parameter.name in without:
             continue
-        if parameter.name in tensors:
-            parameter = parameter.replace(annotation=torch.Tensor)
+        parameter = _annotated(parameter, annotations)
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             declared.append("*")
@@ -120,6 +118,18 @@ def from_signature(
     return Schema(text, tuple(signature.parameters), tuple(op_names), carriers, positional)
 
 
+def _annotated(parameter: inspect.Parameter, annotations: Mapping[str, str]) -> inspect.Parameter:
+    """The parameter with the annotation that is given for it, or that its default speaks of."""
+    given = annotations.get(parameter.name)
+    if given is not None:
+        members = tuple(_WORDS[word.strip()] for word in given.split("|"))
+        return parameter.replace(annotation=functools.reduce(operator.or_, members))
+    empty = inspect.Parameter.empty
+    if parameter.annotation is empty and parameter.default not in (empty, None):
+        return parameter.replace(annotation=type(parameter.default))
+    return parameter
+
+
 def _carrier(parameter: inspect.Parameter) -> Carrier:
     carrier = carrier_for(parameter)
     if carrier is not None:
@@ -133,7 +143,7 @@ def _carrier(parameter: inspect.Parameter) -> Carrier:
 def _declare(parameter: inspect.Parameter, alias: str, *, required: bool) -> str | None:
     """The parameter as the schema language says it, None if it cannot."""
     base, optional = _unwrap(parameter.annotation)
-    kind = _TYPES.get(base)
+    kind = TYPES.get(base)
     if kind is None or parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         return None
     # An `out: Tensor = None` says by its default that it is optional.
@@ -166,6 +176,8 @@ def _default(value: Any, *, floating: bool) -> str | None:
         return f'"{value}"'
     if isinstance(value, (int, float)) and floating:
         return repr(float(value))
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
     if value is None or type(value) in (bool, int, float):
         return repr(value)
     return None

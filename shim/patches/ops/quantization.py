@@ -16,7 +16,12 @@ def _batched(make: MakeTensor, m: int) -> dict[str, Any]:
 
 OPS = (
     Op("mxfp8_quantize", lambda make, m: {"input": make(m, _HIDDEN)}, _PAIR),
-    Op("nvfp4_batched_quantize", _batched, _PAIR, tensors=("a", "a_global_sf")),
+    Op(
+        "nvfp4_batched_quantize",
+        _batched,
+        _PAIR,
+        annotations={"a": "Tensor", "a_global_sf": "Tensor"},
+    ),
     Op(
         "block_scale_interleave",
         lambda make, m: {"unswizzled_sf": make(m, 16, dtype="uint8")},

@@ -74,3 +74,16 @@ class Uncovered:
 
     name: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Traces:
+    """A public function that needs no op: the compiler takes it as it is. A test compiles it.
+
+    Attributes:
+        name: the function's.
+        example: makes the arguments of a valid call.
+    """
+
+    name: str
+    example: Example

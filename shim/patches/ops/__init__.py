@@ -9,7 +9,7 @@ A new op is one entry in its family. Its runs of releases are in ``rows.json``, 
 
 from __future__ import annotations
 
-from ...opaque.declare import Op, Uncovered
+from ...opaque.declare import Op, Traces, Uncovered
 from . import activation, norm, page, quantization, rope
 
 _MODULES = {
@@ -25,4 +25,8 @@ OPS = {op.name: op for ops in FAMILIES.values() for op in ops}
 #: Public functions that cannot be ops, by family; a module without ``UNCOVERED`` has none.
 UNCOVERED: dict[str, tuple[Uncovered, ...]] = {
     family: getattr(module, "UNCOVERED", ()) for family, module in _MODULES.items()
+}
+#: Public functions that the compiler takes as they are, by family, likewise.
+TRACES: dict[str, tuple[Traces, ...]] = {
+    family: getattr(module, "TRACES", ()) for family, module in _MODULES.items()
 }

@@ -92,7 +92,8 @@ class Judgement:
     """The contract's word on one installation.
 
     ``verdict`` is ``pending`` where the patch may be applied, else ``refused`` or ``not needed``.
-    ``row`` is the row to patch by. The texts mean what they mean in :class:`~shim.ledger.Record`.
+    ``row`` is the row to patch by. The texts mean what they mean in :class:`~shim.ledger.Record`;
+    the reason does not name the function, so that functions which share it can share a line.
     """
 
     verdict: Verdict
@@ -135,26 +136,26 @@ def judge(
     if row is not None and facts is not None and facts.released:
         return Judgement(Verdict.PENDING, released, found, expected, "", row)
     if facts is not None and contract.fixed(facts):
-        reason = f"{contract.function} of this release can be compiled as it is"
+        reason = f"as FlashInfer {installed.release} has it, it can be compiled"
         return Judgement(Verdict.NOT_NEEDED, reason, found, expected, "", row)
     if row is None and installed.release in releases:
-        reason = f"release {installed.release} has no {contract.function}"
+        reason = f"release {installed.release} has no such function"
         return Judgement(Verdict.NOT_NEEDED, reason, found, expected, "", None)
     if row is None:
         return _judge_unknown(contract, installed, facts, found, expected, policy, refuse)
     if facts is None:
         return refuse(
-            f"{row.module} has no function {contract.function}",
+            f"{row.module} has no such function",
             f"reinstall flashinfer-python=={installed.release}",
         )
     if facts.signature == row.signature and facts.digest == row.digest:
         return Judgement(Verdict.PENDING, released, found, expected, "", row)
     changed = "signature" if facts.signature != row.signature else "body"
     if policy == "adapt" and changed == "body" and contract.faulty(facts):
-        reason = f"the body of {contract.function} was changed but its signature fits (adapt)"
+        reason = "its body was changed but its signature fits (adapt)"
         return Judgement(Verdict.PENDING, reason, found, expected, "", row)
     return refuse(
-        f"the {changed} of {contract.function} is not the one that {installed.release} released",
+        f"its {changed} is not the one that {installed.release} released",
         f"reinstall flashinfer-python=={installed.release}"
         + ("" if changed == "signature" else ", or set FLASHINFER_SHIM_POLICY=adapt"),
     )
@@ -177,12 +178,12 @@ def _judge_unknown(
         )
     if facts is None:
         modules = ", ".join(contract.modules(installed.version))
-        return refuse(f"no function {contract.function} in {modules}", "upgrade flashinfer-shim")
+        return refuse(f"there is no such function in {modules}", "upgrade flashinfer-shim")
     fitting = [row for row in contract.rows if row.signature == facts.signature]
     if not fitting or not contract.faulty(facts):
         lost = "signature is" if not fitting else "body is"
         return refuse(
-            f"the {lost} unlike that of any tested release, so adapt cannot vouch for it",
+            f"its {lost} unlike that of any tested release, so adapt cannot vouch for it",
             "upgrade flashinfer-shim",
         )
     row = fitting[-1]

@@ -64,14 +64,18 @@ def applied(entry: Applied) -> Record:
 
 def names(group: Sequence[Record]) -> str:
     """The patches of ``group``: by name where they are few, else how many of each family."""
-    members = [record.patch for record in group]
+    members = {record.patch for record in group}
     if len(members) <= _FEW:
-        return ", ".join(members)
+        return ", ".join(record.patch for record in group)
+    if len(members) == len(PATCHES):
+        return f"all {len(PATCHES)} patches"
     said = []
     for family, patches in FAMILIES.items():
-        count = len(set(patches) & set(members))
-        if count and count == len(patches):
-            said.append(f"{family} ({count})")
-        elif count:
-            said.append(f"{family} ({count} of {len(patches)})")
+        chosen = [name for name in patches if name in members]
+        if len(chosen) == 1:
+            said.append(chosen[0])
+        elif len(chosen) == len(patches):
+            said.append(f"{family} ({len(patches)})")
+        elif chosen:
+            said.append(f"{family} ({len(chosen)} of {len(patches)})")
     return ", ".join(said)

@@ -91,8 +91,9 @@ def _do_without_a_device_guard() -> None:
         for item in items:
             if isinstance(item, slice):
                 size = result.shape[dim]
-                start = 0 if item.start is None else item.start
-                stop = size if item.stop is None else _sym.sym_min(item.stop, size)
+                start = 0 if item.start is None else _from_front(item.start, size)
+                stop = size if item.stop is None else _from_front(item.stop, size)
+                stop = _sym.sym_min(stop, size)
                 result = result.narrow(dim, start, _sym.sym_max(stop - start, 0))
                 dim += 1
             else:
@@ -105,8 +106,13 @@ def _do_without_a_device_guard() -> None:
     fake.__getitem__, fake.cuda = getitem, cuda
 
 
+def _from_front(bound: Any, size: Any) -> Any:
+    return _sym.sym_max(size + bound, 0) if isinstance(bound, int) and bound < 0 else bound
+
+
 def _is_plain(item: Any) -> bool:
     if isinstance(item, slice):
         bounds = (item.start, item.stop)
-        return item.step is None and all(b is None or not (b < 0) for b in bounds)
+        plain = (b is None or isinstance(b, int) or not (b < 0) for b in bounds)
+        return item.step is None and all(plain)
     return isinstance(item, int) and not isinstance(item, bool)

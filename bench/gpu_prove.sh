@@ -4,9 +4,11 @@
 #   bench/gpu_prove.sh WHEELS OUT
 #
 # WHEELS  wheels of flashinfer_python (one release each) and of whatever their import needs beyond
-#         what is installed (apache_tvm_ffi, nvidia_ml_py, tabulate, nvidia_cutlass_dsl, ...)
+#         what is installed (apache_tvm_ffi, nvidia_ml_py, tabulate, ...); where wheels of
+#         nvidia_cutlass_dsl are among them, every op is tried without and with it
 # OUT     for each release prove-RELEASE.txt, prove-RELEASE.json and ops-RELEASE.json (every
-#         declared op, see bench/gpu_ops.py), and machine.txt
+#         declared op, see bench/gpu_ops.py; ops-RELEASE-dsl.json with nvidia-cutlass-dsl), and
+#         machine.txt
 #
 # Needs python3 with torch for this GPU, pip, wrapt, packaging and importlib-metadata
 # (installed, or among the wheels), nvcc, and no network. Kernels are built into FlashInfer's own
@@ -30,8 +32,13 @@ if [[ ${#releases[@]} -eq 0 ]]; then
     exit 2
 fi
 others=()
+dsl=()
 for wheel in "$wheels"/*.whl; do
-    [[ $wheel == */flashinfer_python-* ]] || others+=("$wheel")
+    case ${wheel##*/} in
+    flashinfer_python-*) ;;
+    nvidia_cutlass_dsl*) dsl+=("$wheel") ;;
+    *) others+=("$wheel") ;;
+    esac
 done
 
 scratch=$(mktemp -d)
@@ -49,20 +56,25 @@ install() { # DIRECTORY WHEEL...
     python3 -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda)'
 } | tee "$out/machine.txt"
 
+# Python reads no .pth file of a --target directory, and nvidia-cutlass-dsl is reached through one.
+entries() { # DIRECTORY
+    python3 -c 'import os, site, sys
+before = list(sys.path)
+site.addsitedir(sys.argv[1])
+print(os.pathsep.join(entry for entry in sys.path if entry not in before))' "$1"
+}
+
 common=$scratch/common
-mkdir "$common"
+mkdir "$common" "$scratch/dsl"
 if [[ ${#others[@]} -gt 0 ]]; then
     install "$common" "${others[@]}"
 fi
-# Python reads no .pth file of a --target directory, and nvidia-cutlass-dsl is reached through one.
-others_path=$common
-for file in "$common"/*.pth; do
-    while IFS= read -r line || [[ -n $line ]]; do
-        if [[ $line != import* && -d $common/$line ]]; then
-            others_path+=:$common/$line
-        fi
-    done < <(sed '/^[[:space:]]*\(#\|$\)/d' "$file")
-done
+others_path=$(entries "$common")
+dsl_path=
+if [[ ${#dsl[@]} -gt 0 ]]; then
+    install "$scratch/dsl" "${dsl[@]}"
+    dsl_path=:$(PYTHONPATH=$others_path entries "$scratch/dsl")
+fi
 
 failed=0
 for wheel in "${releases[@]}"; do
@@ -76,5 +88,9 @@ for wheel in "${releases[@]}"; do
         tee "$out/prove-$release.txt" || failed=1
     PYTHONPATH=$root:$site:$others_path \
         python3 "$root/bench/gpu_ops.py" --save "$out/ops-$release.json" || failed=1
+    if [[ -n $dsl_path ]]; then # much of the newer releases goes other ways with it
+        PYTHONPATH=$root:$site:$others_path$dsl_path \
+            python3 "$root/bench/gpu_ops.py" --save "$out/ops-$release-dsl.json" || failed=1
+    fi
 done
 exit "$failed"

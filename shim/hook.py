@@ -201,12 +201,16 @@ def _patch(module: ModuleType, *, late: bool) -> None:
         done, faults = apply(module, findings, settings, everywhere=late)
     except Exception as error:
         done, faults = [], [Fault(finding, error) for finding in findings]
+    entered = []
     for applied in done:
         _process.in_force[applied.finding.patch.name] = applied
-        _process.ledger.enter(records.applied(applied))
-        announce.info(f"patched {applied.finding.target}: {applied.finding.judgement.reason}")
+        entered.append(records.applied(applied))
+        _process.ledger.enter(entered[-1])
         if late:
             hidden.redirect(applied)
+    for (reason,), group in records.grouped(entered, lambda record: (record.reason,)):
+        functions = ", ".join(record.target.partition(":")[2] for record in group)
+        announce.info(f"patched in {module.__name__}: {functions}: {reason}")
     _tell([_enter(fault) for fault in faults])
 
 
@@ -259,13 +263,11 @@ def _enter(fault: Fault) -> Record:
 
 def _tell(standing_aside: Iterable[Record]) -> None:
     """One line for all patches that the same reason stops. In mode ``require`` raise."""
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in standing_aside:
-        key = (str(record.verdict), record.reason, record.action)
-        groups.setdefault(key, []).append(record)
-    for (verdict, reason, action), group in groups.items():
-        names = records.names(group)
-        line = f"FlashInfer is left as it is ({names} {verdict}): {reason}; {action}"
+    groups = records.grouped(standing_aside, lambda record: (str(record.verdict), record.reason))
+    for (verdict, reason), group in groups:
+        actions = {record.action for record in group}
+        action = actions.pop() if len(actions) == 1 else "shim.status() says what to do about each"
+        line = f"FlashInfer is left as it is ({records.names(group)} {verdict}): {reason}; {action}"
         if _process.settings is not None and _process.settings.mode == "require":
             raise ShimError(f"FLASHINFER_SHIM=require: {line}")
         announce.warn(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -62,20 +62,37 @@ def applied(entry: Applied) -> Record:
     )
 
 
+def grouped(
+    records: Iterable[Record], key: Callable[[Record], tuple[str, ...]]
+) -> list[tuple[tuple[str, ...], list[Record]]]:
+    """The records that have a key in common, by that key, in the order of the first of each."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return list(groups.items())
+
+
 def names(group: Sequence[Record]) -> str:
-    """The patches of ``group``: by name where they are few, else how many of each family."""
-    members = {record.patch for record in group}
-    if len(members) <= _FEW:
-        return ", ".join(record.patch for record in group)
-    if len(members) == len(PATCHES):
+    """The patches of ``group`` in few words, as :func:`named` has them."""
+    return named([record.patch for record in group])
+
+
+def named(patches: Sequence[str]) -> str:
+    """By name where they are few, else how many of each family."""
+    if len(patches) <= _FEW:
+        return ", ".join(patches)
+    if len(patches) == len(PATCHES):
         return f"all {len(PATCHES)} patches"
     said = []
-    for family, patches in FAMILIES.items():
-        chosen = [name for name in patches if name in members]
+    for family, whole in FAMILIES.items():
+        chosen = [name for name in whole if name in patches]
         if len(chosen) == 1:
             said.append(chosen[0])
-        elif len(chosen) == len(patches):
-            said.append(f"{family} ({len(patches)})")
         elif chosen:
-            said.append(f"{family} ({len(chosen)} of {len(patches)})")
+            number = len(chosen)
+            said.append(
+                f"{family} ({number})"
+                if number == len(whole)
+                else f"{family} ({number} of {len(whole)})"
+            )
     return ", ".join(said)

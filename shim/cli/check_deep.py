@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..records import named
 from .check_warnings import Warn
 
 #: Importing torch and FlashInfer from a cold disk on a busy machine takes a minute or two.
@@ -83,20 +85,30 @@ class ChildReport:
             "patches": self.patches or {},
         }
 
-    def as_row(self, patches: Sequence[str]) -> tuple[str, ...]:
-        """A row of the table: kind, loaded, a verdict for each of ``patches``, a note."""
-        loaded = "-" if self.error else "yes" if self.shim else "no"
-        return (self.kind, loaded, *map(self.verdict, patches), self._note())
+    @property
+    def loads_us(self) -> str:
+        """``yes``, ``no``, or a dash where nobody knows."""
+        return "-" if self.error else "yes" if self.shim else "no"
 
-    def _note(self) -> str:
+    def verdicts(self, patches: Sequence[str]) -> str:
+        """Where ``patches`` stand: one word, or how many stand where."""
+        counts = Counter(map(self.verdict, patches))
+        if len(counts) == 1:
+            return next(iter(counts))
+        return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+
+    def notes(self) -> Iterator[str]:
+        """What went wrong there, one sentence for each reason."""
         if self.error:
-            return self.error
-        if self.fault:
-            return _last_line(self.fault)
-        stopped = [
-            p for p in (self.patches or {}).values() if p["verdict"] in ("refused", "failed")
-        ]
-        return "; ".join(dict.fromkeys(str(p["reason"]) for p in stopped))
+            yield self.error
+        elif self.fault:
+            yield _last_line(self.fault)
+        stopped: dict[str, list[str]] = {}
+        for name, patch in (self.patches or {}).items():
+            if patch["verdict"] in ("refused", "failed"):
+                stopped.setdefault(f"{patch['verdict']}: {patch['reason']}", []).append(name)
+        for reason, group in stopped.items():
+            yield f"{named(group)} {reason}"
 
 
 def start_children() -> tuple[ChildReport, ...]:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..ledger import Record, Verdict
-from ..patches import PATCHES
+from ..patches import FAMILIES, PATCHES, RELEASES
+from ..records import grouped, names
 from ..upstream import Installed
 from .check_loading import Loading
 from .check_warnings import Warn
@@ -17,6 +18,8 @@ from .table import print_table
 
 if TYPE_CHECKING:  # it brings subprocess along, for --deep alone
     from .check_deep import ChildReport
+
+_PATCHES = {patch.name: patch for patch in PATCHES}
 
 #: Raised when a key of the JSON changes its meaning or goes away; new keys do not raise it.
 SCHEMA = 1
@@ -63,8 +66,8 @@ class Report:
     @property
     def faulty_children(self) -> tuple[ChildReport, ...]:
         """The children of ``--deep`` that did not do what they should."""
-        names = [r.patch for r in self.enabled if r.verdict is not Verdict.NOT_NEEDED]
-        return tuple(child for child in self.children or () if not child.as_wanted(names))
+        wanted = [r.patch for r in self.enabled if r.verdict is not Verdict.NOT_NEEDED]
+        return tuple(child for child in self.children or () if not child.as_wanted(wanted))
 
     @property
     def exit_status(self) -> int:
@@ -112,33 +115,29 @@ def _flashinfer(here: Installed) -> dict[str, Any]:
 
 
 def _patch(record: Record) -> dict[str, str]:
-    since, until = _supported(record.patch)
+    patch = _PATCHES[record.patch]
+    rows = patch.contract.rows
     return {
         "patch": record.patch,
+        "family": patch.family,
         "target": record.target,
         "found": record.found,
         "expected": record.expected,
-        "since": since,
-        "until": until,
+        "since": rows[0].since,
+        "until": rows[-1].until,
         "verdict": str(record.verdict),
         "reason": record.reason,
         "action": record.action,
     }
 
 
-def _supported(name: str) -> tuple[str, str]:
-    """The first and the last release that the contract of a patch knows."""
-    rows = next(patch.contract.rows for patch in PATCHES if patch.name == name)
-    return rows[0].since, rows[-1].until
-
-
 def summary(report: Report) -> str:
     """The whole report in one sentence, or one for each thing that is wrong."""
     said = []
     if report.refused:
-        said.append(f"{_names(report.refused)} would stand aside.")
+        said.append(f"{names(report.refused)} would stand aside.")
     if report.missed:
-        said.append(f"{_names(report.missed)} would not be applied: {report.loading.reason}.")
+        said.append(f"{names(report.missed)} would not be applied: {report.loading.reason}.")
     if report.faulty_children:
         kinds = ", ".join(child.kind for child in report.faulty_children)
         said.append(f"Patches are not in force in child processes started by {kinds}.")
@@ -147,7 +146,7 @@ def summary(report: Report) -> str:
 
 def _success(report: Report) -> str:
     said = [
-        f"{_names(chosen)} {words}"
+        f"{names(chosen)} {words}"
         for verdict, words in (
             (Verdict.PENDING, "will be applied"),
             (Verdict.NOT_NEEDED, "not needed"),
@@ -158,27 +157,18 @@ def _success(report: Report) -> str:
     return f"{'; '.join(said)}."
 
 
-def _names(records: Sequence[Record]) -> str:
-    return ", ".join(record.patch for record in records)
-
-
 def print_text(report: Report) -> None:
     """The form for people: tables, what they do not say, and the summary."""
     print_table("", ("environment", "found", "where"), _environment_rows(report))
     print()
-    names = [record.patch for record in report.records]
     print_table(
-        "",
-        ("patch", "verdict", "found", "supported", "target"),
-        [_patch_row(record, report) for record in report.records],
+        "", ("family", "patches", "verdict", "found", "flashinfer module"), _patch_rows(report)
     )
     print()
     for line in _reasons(report.records):
         print(line)
     if report.children is not None:
-        print()
-        columns = ("child process", "loads us", *names, "note")
-        print_table("", columns, [child.as_row(names) for child in report.children])
+        _print_children(report.children)
     for warn in report.warnings:
         print(f"\nWarning: {warn.text}.\n    Next: {warn.action}.")
     print(f"\n{summary(report)}")
@@ -186,16 +176,38 @@ def print_text(report: Report) -> None:
         print(f"    Next: {report.loading.action}")
 
 
-def _patch_row(record: Record, report: Report) -> tuple[str, ...]:
+def _patch_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row for the patches of a family that share verdict and reason."""
     here = report.flashinfer
-    module, _, function = record.target.partition(":")
-    return (
-        record.patch,
-        _word(record, report),
-        _release(here) if here else "-",
-        " to ".join(_supported(record.patch)),
-        f"{function} in {module}",  # can be folded at a space, which module:function cannot
+    found = _release(here) if here else "-"
+    by_family = sorted(report.records, key=lambda record: _FAMILY_ORDER[_family(record)])
+    groups = grouped(
+        by_family, lambda record: (_family(record), _word(record, report), record.reason)
     )
+    return [
+        (family, _members(family, group), word, found, _modules(group))
+        for (family, word, _), group in groups
+    ]
+
+
+_FAMILY_ORDER = {family: place for place, family in enumerate(FAMILIES)}
+
+
+def _family(record: Record) -> str:
+    return _PATCHES[record.patch].family
+
+
+def _members(family: str, group: Sequence[Record]) -> str:
+    """How many they are; their names where they are not as they should be, unless all are so."""
+    number, whole = len(group), len(FAMILIES[family])
+    if number == 1 or (number < whole and group[0].verdict not in FINE):
+        return ", ".join(record.patch for record in group)
+    return f"{number} patches" if number == whole else f"{number} of {whole}"
+
+
+def _modules(group: Sequence[Record]) -> str:
+    modules = (record.target.partition(":")[0] for record in group)
+    return ", ".join(dict.fromkeys(module.removeprefix("flashinfer.") for module in modules))
 
 
 def _word(record: Record, report: Report) -> str:
@@ -208,12 +220,34 @@ def _word(record: Record, report: Report) -> str:
 def _reasons(records: Sequence[Record]) -> list[str]:
     """One line for all patches that share a reason, and one for what to do about it."""
     lines = []
-    for reason, action in dict.fromkeys((record.reason, record.action) for record in records):
-        names = _names([r for r in records if (r.reason, r.action) == (reason, action)])
-        lines.append(f"{names}: {reason}.")
+    for (reason, action), group in grouped(records, lambda record: (record.reason, record.action)):
+        lines.append(f"{names(group)}: {reason}.")
         if action:
             lines.append(f"    Next: {action}.")
     return lines
+
+
+def _print_children(children: Sequence[ChildReport]) -> None:
+    """What became of each family in each child, and what the children say beside that."""
+    kinds = [child.kind for child in children]
+    rows = [("loads us", *(child.loads_us for child in children))]
+    rows += [
+        (family, *(child.verdicts(patches) for child in children))
+        for family, patches in FAMILIES.items()
+    ]
+    print()
+    print_table("", ("child process", *kinds), rows)
+    for note, group in _notes(children).items():
+        print(f"{', '.join(group)}: {note}.")
+
+
+def _notes(children: Sequence[ChildReport]) -> dict[str, list[str]]:
+    """What there is to say, each with the kinds of children that it is said of."""
+    notes: dict[str, list[str]] = {}
+    for child in children:
+        for note in child.notes():
+            notes.setdefault(note, []).append(child.kind)
+    return notes
 
 
 def _environment_rows(report: Report) -> list[tuple[str, str, str]]:
@@ -237,7 +271,8 @@ def _environment_rows(report: Report) -> list[tuple[str, str, str]]:
         where = f"{toolkit.home} ({toolkit.chosen_by}), {nvcc} bin/nvcc"
         rows.append(("CUDA toolkit", str(toolkit.release or "unknown"), where))
     rows.append(("wrapt", environment.wrapt or "-", "" if environment.wrapt else "not installed"))
-    rows.append(("flashinfer-shim", ours.version, f"{ours.package} ({ours.kind})"))
+    knows = f"knows FlashInfer {RELEASES[0]} to {RELEASES[-1]}"
+    rows.append(("flashinfer-shim", ours.version, f"{ours.package} ({ours.kind}), {knows}"))
     rows.append(
         ("loaded in children", "yes" if report.loading.loads else "no", report.loading.reason)
     )

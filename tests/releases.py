@@ -4,7 +4,10 @@
 and kept in ``.cache/flashinfer`` of the checkout, or where ``FLASHINFER_SHIM_TEST_CACHE`` says:
 that may also name a directory of trees that are there already.
 
-``python tests/releases.py [VERSION...]`` fetches them beforehand.
+``cute_dsl()`` are the directories of NVIDIA's CuTe DSL, kept likewise. Many functions take another
+path where it is installed, as it is for every user with a GPU.
+
+``python tests/releases.py [VERSION...]`` fetches them beforehand, without a version all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +32,16 @@ RELEASES = (
     "0.6.13",
     "0.6.18.post1",
     "0.7.4",
+)
+
+#: What `pip install nvidia-cutlass-dsl[cu13]` installs, but for what the tests' tools bring along.
+CUTE_DSL = "4.8.1"
+_CUTE_DSL_WHEELS = (
+    f"nvidia-cutlass-dsl=={CUTE_DSL}",
+    f"nvidia-cutlass-dsl-libs-base=={CUTE_DSL}",
+    f"nvidia-cutlass-dsl-libs-core=={CUTE_DSL}",
+    f"nvidia-cutlass-dsl-libs-cu13=={CUTE_DSL}",
+    "protobuf==7.36.2",
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,13 +59,19 @@ def path(version: str) -> Path:
     Raises:
         subprocess.CalledProcessError: pip could not fetch it; its own words are on stderr.
     """
-    tree = cache() / version
-    if not tree.is_dir():
-        cache().mkdir(parents=True, exist_ok=True)
-        with _alone(cache() / f".{version}.lock"):
-            if not tree.is_dir():
-                _fetch(version, tree)
-    return tree
+    return _kept(version, [f"flashinfer-python=={version}"], _wanted)
+
+
+def cute_dsl() -> list[Path]:
+    """What to put on ``PYTHONPATH`` for the CuTe DSL, fetched if it is not there.
+
+    Raises:
+        subprocess.CalledProcessError: pip could not fetch it; its own words are on stderr.
+    """
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    tree = _kept(f"cute-dsl-{CUTE_DSL}-{python}", _CUTE_DSL_WHEELS, lambda member: True)
+    # A .pth file names the second to an installed Python.
+    return [tree, tree / "nvidia_cutlass_dsl" / "dsl_packages"]
 
 
 def copy(
@@ -113,22 +132,34 @@ def _rewrite(tree: Path, name: str, change: Callable[[str], str]) -> None:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def alone(lock: Path) -> Iterator[None]:
     """Hold ``lock`` against other processes; the kernel releases it if we are killed."""
     with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def _fetch(version: str, tree: Path) -> None:
-    """Download one wheel and leave what importing needs at ``tree``, whole or not at all."""
-    with tempfile.TemporaryDirectory(prefix=f".{version}.", dir=tree.parent) as scratch:
+def _kept(name: str, wheels: Sequence[str], wanted: Callable[[str], bool]) -> Path:
+    """The tree ``name`` of the cache; if it is not there, fetched, whole or not at all."""
+    tree = cache() / name
+    if not tree.is_dir():
+        cache().mkdir(parents=True, exist_ok=True)
+        with alone(cache() / f".{name}.lock"):
+            if not tree.is_dir():
+                _fetch(wheels, tree, wanted)
+    return tree
+
+
+def _fetch(wheels: Sequence[str], tree: Path, wanted: Callable[[str], bool]) -> None:
+    """Download wheels and leave what is wanted of them at ``tree``."""
+    with tempfile.TemporaryDirectory(prefix=f".{tree.name}.", dir=tree.parent) as scratch:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        pip += ["--only-binary=:all:", f"--dest={scratch}", f"flashinfer-python=={version}"]
+        pip += ["--only-binary=:all:", f"--dest={scratch}", *wheels]
         subprocess.run(pip, check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         unpacked = Path(scratch, "unpacked")
-        with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as wheel:
-            wheel.extractall(unpacked, [name for name in wheel.namelist() if _wanted(name)])
+        for file in Path(scratch).glob("*.whl"):
+            with zipfile.ZipFile(file) as wheel:
+                wheel.extractall(unpacked, [name for name in wheel.namelist() if wanted(name)])
         unpacked.rename(tree)
 
 
@@ -142,5 +173,7 @@ def _wanted(member: str) -> bool:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or RELEASES:
-        print(path(wanted), flush=True)
+    for version in sys.argv[1:] or RELEASES:
+        print(path(version), flush=True)
+    if not sys.argv[1:]:
+        print(cute_dsl()[0], flush=True)

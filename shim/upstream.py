@@ -273,8 +273,8 @@ class _Text:
         if start is None:
             return None
         end = start + 1
-        # A line at the left margin ends it, except the closing parenthesis of the signature.
-        while end < len(lines) and (not lines[end] or lines[end][0] in " \t)#"):
+        # A line at the left margin ends it, except the closing bracket of the signature.
+        while end < len(lines) and (not lines[end] or lines[end][0] in " \t)]#"):
             end += 1
         while start > 0 and lines[start - 1] and lines[start - 1][0] in "@ \t)#":
             start -= 1

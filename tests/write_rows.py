@@ -24,7 +24,7 @@ from shim.patches.ops import OPS
 from shim.upstream import FunctionFacts, Sources
 
 #: Where functions of the same names live that are not the ones that users call.
-_OTHERS = re.compile(r"flashinfer\.(triton|trace|testing|experimental)\b")
+_OTHERS = re.compile(r"flashinfer\.(triton|trace|testing|experimental)\b|.*(\.kernels|_backend)\b")
 _DEFINITION = re.compile(r"^def (\w+)\(", re.MULTILINE)
 
 

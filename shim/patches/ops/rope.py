@@ -7,6 +7,10 @@ from typing import Any
 from ...opaque.declare import MakeTensor, Op
 
 _HEADS, _KV_HEADS, _HEAD = 8, 2, 64
+#: As multi-head latent attention has it: one key for all heads, without and with position.
+_LATENT, _POSITIONAL = 512, 64
+#: One request, with room for as many rows as anybody asks for: 64 pages of 16.
+_PAGES = (64, 16)
 _PAIR = "(Tensor, Tensor)"
 
 
@@ -36,6 +40,34 @@ def _cached(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _latent(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "q_rope": make(m, _HEADS, _POSITIONAL),
+        "k_rope": make(m, _POSITIONAL),
+        "q_nope": make(m, _HEADS, _LATENT),
+        "k_nope": make(m, _LATENT),
+        "cos_sin_cache": make(2048, _POSITIONAL, dtype="float32"),
+        "pos_ids": make(m, dtype="int32", values="range"),
+    }
+
+
+def _latent_paged(make: MakeTensor, m: int) -> dict[str, Any]:
+    pages, size = _PAGES
+    cache = tuple(
+        make(pages, size, width, dtype="float8_e4m3fn") for width in (_LATENT, _POSITIONAL)
+    )
+    return {
+        **_latent(make, m),
+        "v": None,
+        "paged_kv_cache": cache,
+        "kv_indices": make(pages, dtype="int32", values="range"),
+        "kv_indptr": make(2, dtype="int32", values=(0, pages)),
+        "batch_indices": make(m, dtype="int32"),
+        "positions": make(m, dtype="int32", values="range"),
+        "page_size": size,
+    }
+
+
 OPS = (
     *(Op(f"apply_{kind}rope", _ragged, _PAIR) for kind in ("", "llama31_")),
     *(Op(f"apply_{kind}rope_pos_ids", _pos_ids, _PAIR) for kind in ("", "llama31_")),
@@ -49,4 +81,20 @@ OPS = (
     ),
     Op("apply_rope_with_cos_sin_cache", _cached, _PAIR),
     Op("apply_rope_with_cos_sin_cache_inplace", _cached, "()", mutates=("query", "key")),
+    *(
+        Op(
+            name,
+            _latent,
+            "(Tensor, Tensor, Tensor, Tensor)",
+            out=("q_rope_out", "k_rope_out", "q_nope_out", "k_nope_out"),
+        )
+        for name in ("rope_quantize_fp8", "mla_rope_quantize_fp8")
+    ),
+    Op(
+        "rope_quantize_fp8_append_paged_kv_cache",
+        _latent_paged,
+        _PAIR,
+        mutates=("paged_kv_cache",),
+        out=("q_rope_out", "q_nope_out"),
+    ),
 )

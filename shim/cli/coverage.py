@@ -1,0 +1,62 @@
+"""``flashinfer-shim coverage``: what becomes of each public function of FlashInfer.
+
+Static as ``check`` is: files are read, neither torch nor FlashInfer is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+UNREADABLE = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only these functions, classes or families; * stands for any characters",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON; docs/coverage.md has the schema"
+    )
+    parser.epilog = (
+        "Exit status 0, whatever is covered; 2: wrong usage, or FlashInfer is not installed or "
+        "cannot be read."
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the list. Return 0, or 2 if there is none."""
+    try:
+        from ..patches import FAMILIES, NAMES
+        from ..settings import read
+        from .coverage_judging import judge
+        from .coverage_report import as_json, print_text
+        from .environment import Unreadable, look
+    except ImportError as error:
+        return _fail(f"this Python ({sys.executable}) cannot import {error.name}, which we need")
+    try:
+        package = look(os.environ).flashinfer
+        if package is None:
+            return _fail("FlashInfer is not installed in this environment")
+        coverage = judge(package, sys.path, read(os.environ, NAMES, FAMILIES).policy)
+    except (Unreadable, OSError) as error:
+        return _fail(str(error))
+    wanted = coverage.only(args.names) if args.names else coverage
+    if args.json:
+        print(as_json(wanted))
+    else:
+        print_text(wanted, each=bool(args.names))
+        for name in args.names:
+            if not coverage.only([name]).functions and not coverage.only([name]).classes:
+                print(f"This FlashInfer has no public function or class called {name}.")
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"flashinfer-shim coverage: {message}", file=sys.stderr)
+    return UNREADABLE

@@ -1,0 +1,117 @@
+"""What the modules and names of FlashInfer's public functions say about them.
+
+A rule here decides where a function is listed, and whether it counts as part of a forward at all.
+What is covered, traces or cannot be covered is said by the patches and by ``shim/patches/ops``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+
+from .coverage_sources import Definition
+
+#: Where a function's own patch or declaration does not say the family: by its module, below
+#: ``flashinfer``; the first that fits. A module that none fits is a family of its own.
+_FAMILIES = {
+    "training": ("*_train*",),
+    "toolchain": ("jit.*",),
+    "norm": ("norm*", "*rmsnorm*", "*_norm_backend*", "mhc", "mega_mhc"),
+    "activation": ("activation", "*gated_act*"),
+    "rope": ("rope", "*_qk_rope_*"),
+    "page": ("page",),
+    "quantization": ("quantization*", "fp4_quantization", "fp8_quantization"),
+    "gemm": ("gemm.*", "gemm", "grouped_mm*", "deep_gemm", "*_gemm*", "prims_ts.gemm.*"),
+    "fused_moe": ("fused_moe*", "moe_ep*", "*mega_moe*", "megamoe*", "mega_gate", "mok"),
+    "sampling": ("sampling", "cake_sampling", "topk*", "logits_processor*", "chunked_lm_head"),
+    "attention": (
+        *("attention*", "decode", "prefill", "cascade", "mla*", "pod", "sparse*", "xqa", "*_xqa"),
+        *("cudnn.decode", "cudnn.prefill", "cute_dsl.attention*", "cute_dsl.sparse*"),
+        *("attn_scores*", "*mqa*", "msa_ops*", "qsa", "sdsa*", "dsa_*", "token_sparse"),
+        *("*attention*", "cake_fmha*", "cake_vsa*", "cake_dcp"),
+    ),
+    "linear attention": ("gdn*", "gdp*", "kda*", "cake_gdp*", "mamba*", "cudnn.linear_attention"),
+    "comm": ("comm*", "cake_ulysses*"),
+    "models": ("deepseek_*", "kimi_*", "qwen_*", "diffusion_ops*", "cake_minimax*"),
+}
+
+#: Modules below ``flashinfer`` of which nothing belongs in a forward, by what they are for.
+_MODULES_APART = {
+    "builds kernels": ("jit.*", "*.cake_jit"),
+    "measures or records calls": ("testing*", "profiler*", "trace*", "fi_trace", "api_logging"),
+    "chooses kernels beforehand": ("autotuner*", "autotune_cache", "*.cake_planner"),
+    "divides the device": ("green_ctx", "locality_domain"),
+}
+#: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
+#: be sure of it: what none fits is listed as not looked at yet.
+_NAMES_APART = {
+    "builds or loads a kernel": (
+        *("gen_*", "get_*_module*", "*_warmup", "warm_up", "*.prewarm_*", "precompile_*"),
+    ),
+    "plans beforehand": (
+        *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
+        *("create_plan",),
+    ),
+    "chooses a kernel": (
+        *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
+        *("*_route", "*_variant", "*_manifest", "get_*_launch_config", "get_mtp_config"),
+    ),
+    "asks what is supported": (
+        *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),
+        *("*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
+        *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights"),
+    ),
+    "checks what it is given": ("validate_*", "require_*", "ensure_*", "check_inputs"),
+    "makes or measures workspaces": (
+        *("*workspace_size*", "*_bytes", "*_bytes_kcp", "allocate_*", "*_allocate_*"),
+        *("create_*workspace", "*create_workspace", "*_destroy_workspace", "*_reset_workspace"),
+        *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad"),
+        *("*_train_workspace", "*_forward_workspace", "*_train_arena"),
+    ),
+    "prepares weights or buffers": (
+        *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
+        *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
+    ),
+    "sets up or ends communication": (
+        *("init_*", "dispose*", "*_initialize", "*_initialize_all", "create_shared_buffer"),
+        *("free_shared_buffer", "register_*", "get_graph_buffer_ipc_meta", "meta_size"),
+        *("*.checkpoint_*", "bootstrap_*", "finalize_moe_ep_runtime", "create_fleet"),
+        *("create_communication", "get_parallel_groups", "release_*"),
+    ),
+    "computes a size or a type": (
+        *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
+        *("padded_seq_len", "min_block_table_width"),
+        *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
+    ),
+    "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
+}
+
+
+def _compile(rules: Mapping[str, tuple[str, ...]]) -> list[tuple[str, re.Pattern[str]]]:
+    return [
+        (meaning, re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns)))
+        for meaning, patterns in rules.items()
+    ]
+
+
+_BY_MODULE = _compile(_FAMILIES)
+_APART_BY_MODULE = _compile(_MODULES_APART)
+_APART_BY_NAME = _compile(_NAMES_APART)
+
+
+def family(definition: Definition) -> str:
+    """The part of FlashInfer that a function belongs to, by its module."""
+    module = definition.module.partition(".")[2]
+    own = module.partition(".")[0] or "flashinfer"
+    return _first(_BY_MODULE, module) or own
+
+
+def apart(definition: Definition) -> str:
+    """What a function is for that does not belong in a forward; empty where it may well do."""
+    module = definition.module.partition(".")[2]
+    return _first(_APART_BY_MODULE, module) or _first(_APART_BY_NAME, definition.name)
+
+
+def _first(rules: list[tuple[str, re.Pattern[str]]], text: str) -> str:
+    return next((meaning for meaning, pattern in rules if pattern.match(text)), "")

@@ -1,0 +1,157 @@
+"""What test_ops asks of every op, and the answers: one child without us and one with us for each
+release, with and without NVIDIA's CuTe DSL. Which op is in which release is read from its contract.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import children
+import pytest
+import releases
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from shim.patches.op_contracts import contract
+from shim.patches.ops import OPS
+
+Json = dict[str, Any]
+
+#: The batch sizes that one compiled function serves, the first of them traced first.
+SIZES = (32, 48, 1, 129, 200, 0, 7, 512)
+#: What they may cost: one graph for all, one for 1, one for 0.
+MOST_GRAPHS = 3
+
+LAYOUTS = (
+    "contiguous",
+    "behind others",
+    "columns of a wider one",
+    "every second row",
+    "every second element",
+    "transposed",
+)
+
+#: Releases in which functions take other paths where the DSL is installed.
+WITH_DSL = ("0.6.3", "0.6.13", "0.6.18.post1", "0.7.4")
+
+
+@dataclass(frozen=True)
+class World:
+    """One release, with or without the DSL."""
+
+    release: str
+    dsl: bool
+
+    def __str__(self) -> str:
+        return f"{self.release}+dsl" if self.dsl else self.release
+
+    @functools.cached_property
+    def ops(self) -> Mapping[str, str]:
+        """The ops that the release has, with the modules that define them."""
+        version = Version(self.release)
+        found = {
+            name: row.module for name in OPS for row in contract(name).rows if row.covers(version)
+        }
+        return found if self.dsl else {n: m for n, m in found.items() if not _needs_dsl(m)}
+
+
+def _needs_dsl(module: str) -> bool:
+    """Whether the DSL has to be there for a module to be imported."""
+    return module.startswith("flashinfer.cute_dsl.")
+
+
+WORLDS = (
+    *(World(release, dsl=False) for release in releases.RELEASES),
+    *(World(release, dsl=True) for release in WITH_DSL),
+)
+
+
+def case(
+    m: int,
+    *layouts: str,
+    dtype: str = "bfloat16",
+    rank: str = "as it is",
+    out: str | None = None,
+    outs: int = 9,
+) -> Json:
+    """One variation of an example; ``ops_making`` says what it means."""
+    return {
+        "m": m,
+        "dtype": dtype,
+        "rank": rank,
+        "layouts": layouts or LAYOUTS[:1],
+        "out": out,
+        "outs": outs,
+    }
+
+
+@functools.cache
+def cases() -> list[Json]:
+    """The variations: the plain ones in a grid, and what hypothesis mixes, the same every time."""
+    grid = [case(m, layout) for m in (0, 1, 32, 129) for layout in LAYOUTS]
+    grid += [case(m, out=LAYOUTS[0]) for m in (0, 1, 32)]
+    mixed: list[Json] = []
+
+    @settings(derandomize=True, database=None, max_examples=16, phases=[Phase.generate])
+    @given(
+        st.integers(0, 300),
+        st.lists(st.sampled_from(LAYOUTS), min_size=2, max_size=6),
+        st.sampled_from(("bfloat16", "float16", "float32")),
+        st.sampled_from(("as it is", "batched", "flat")),
+        st.sampled_from((None, *LAYOUTS)),
+        st.integers(1, 2),
+    )
+    def mix(m: int, layouts: list[str], dtype: str, rank: str, out: str | None, outs: int) -> None:
+        mixed.append(case(m, *layouts, dtype=dtype, rank=rank, out=out, outs=outs))
+
+    mix()
+    return grid + mixed
+
+
+def answers(world: World, shared: Path, *, shim: bool) -> Json:
+    """What the child of one side said. It runs once for all tests and all their processes."""
+    return _answers(world, shared, shim)
+
+
+@functools.cache
+def _answers(world: World, shared: Path, shim: bool) -> Json:
+    side = "with" if shim else "without"
+    kept = shared / f"{world}-{side}.json"
+    with releases.alone(shared / f"{world}-{side}.lock"):
+        if not kept.exists():
+            kept.write_text(json.dumps(_ask(world, shared / f"{world}-{side}", shim)))
+    found: Json = json.loads(kept.read_text())
+    if "failed" in found:
+        pytest.fail(found["failed"], pytrace=False)
+    return found
+
+
+def _ask(world: World, scratch: Path, shim: bool) -> Json:
+    scratch.mkdir()
+    request = scratch / "request.json"
+    request.write_text(json.dumps({"ops": world.ops, "sizes": SIZES, "cases": cases()}))
+    script = Path(__file__).with_name("ops_child.py")
+    entries = [releases.ROOT] * shim + [releases.path(world.release)]
+    if world.dsl:
+        entries += releases.cute_dsl()
+    child = children.run_child(
+        None,
+        scratch=scratch,
+        env={
+            "PYTHONPATH": os.pathsep.join(map(str, entries)),
+            "FLASHINFER_CUDA_ARCH_LIST": "10.0a",
+        },
+        args=[script, "with" if shim else "without", request],
+        timeout=500,
+    )
+    if child.returncode != 0:
+        return {"failed": str(child)}
+    answered: Json = child.json
+    return answered

@@ -1,0 +1,332 @@
+"""Child of test_ops: all ops of one release, without us or with us. Prints one JSON object.
+
+    python ops_child.py without|with REQUEST
+
+A request holds the ``ops`` (module by name), the ``sizes`` to compile for, the ``cases`` (see
+``ops_making``) and the ops of which ``opcheck`` is wanted. Nothing that fails here stops the rest:
+the answers tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import json
+import re
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import child_side
+import ops_kernels
+from ops_making import Json, example, laid_out, tensors_of
+
+child_side.pretend(ops_kernels.ARCH)
+
+import torch  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from torch._subclasses import FakeTensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from shim.opaque.declare import MakeTensor, Op  # noqa: E402
+from shim.opaque.identity import REPLACES  # noqa: E402
+from shim.opaque.registry import NAMESPACE  # noqa: E402
+from shim.patches.ops import OPS  # noqa: E402
+from shim.proof import making  # noqa: E402
+
+Function = Callable[..., Any]
+
+#: Names of cached functions of upstream that load a module or compile a kernel.
+LOADERS = re.compile(r"_module|_kernel")
+
+PLAIN: Json = {
+    "m": 32,
+    "dtype": "bfloat16",
+    "rank": "as it is",
+    "layouts": ["contiguous"],
+    "out": None,
+    "outs": 9,
+}
+
+
+class Subject:
+    """One op of the release at hand: what is called, and with what."""
+
+    def __init__(self, op: Op, module: str) -> None:
+        self.op = op
+        self.function: Function = getattr(importlib.import_module(module), op.name)
+        parameters = inspect.signature(self.function).parameters
+        self.outs = tuple(name for name in op.out if name in parameters)
+        self.variants: tuple[str | None, ...] = (None, "contiguous") if self.outs else (None,)
+
+    def arguments(self, make: MakeTensor, case: Json) -> dict[str, Any]:
+        """Of the call that a case describes; outputs that are given are like those returned."""
+        found = example(self.op, make, case)
+        if self.outs and case["out"] is not None:
+            results = tensors_of(self.function(**found))[: case["outs"]]
+            given = [laid_out(_emptied(result), case["out"]) for result in results]
+            found |= zip(self.outs, given, strict=False)
+        return found
+
+    def written(self, arguments: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors among the arguments that the op is declared to write into."""
+        names = [name for name in (*self.op.mutates, *self.outs) if name in arguments]
+        return [tensor for name in names for tensor in tensors_of(arguments[name])]
+
+
+def _emptied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if isinstance(tensor, FakeTensor) else tensor.zero_()
+
+
+def outcome(
+    subject: Subject, make: MakeTensor, case: Json, function: Function | None = None
+) -> Json:
+    """Of a case, by the subject's function or by one that stands for it; or the error."""
+    try:
+        arguments = subject.arguments(make, case)
+        return described((function or subject.function)(**arguments), arguments)
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+def described(result: Any, arguments: Mapping[str, Any]) -> Json:
+    """Where the elements of the results lie, and which arguments they share memory with."""
+    owners = {
+        tensor.untyped_storage()._cdata: name
+        for name, value in arguments.items()
+        for tensor in tensors_of(value)
+    }
+    return {
+        "type": "Tensor" if isinstance(result, torch.Tensor) else type(result).__name__,
+        "tensors": [
+            {
+                "size": [int(n) for n in tensor.size()],
+                "stride": [int(n) for n in tensor.stride()],
+                "offset": int(tensor.storage_offset()),
+                "dtype": str(tensor.dtype),
+                "device": tensor.device.type,
+                "shares": owners.get(tensor.untyped_storage()._cdata),
+            }
+            for tensor in tensors_of(result)
+        ],
+    }
+
+
+def without(subjects: Mapping[str, Subject], request: Json) -> Json:
+    """The premise, then upstream's own outcomes with kernels that do nothing."""
+    answers: Json = {name: {} for name in subjects}
+    for name, subject in subjects.items():
+        answers[name]["premise"] = child_side.error_of(functools.partial(premise, subject))
+    ops_kernels.install()
+    for name, subject in subjects.items():
+        answer, cases = answers[name], request["cases"]
+        answer["on the CPU"] = [outcome(subject, making.on("cpu"), case) for case in cases]
+        with child_side.fake_cuda():
+            answer["on the device"] = [outcome(subject, making.fake(), case) for case in cases]
+            answer["of the sizes"] = [
+                outcome(subject, making.fake(), PLAIN | {"m": m}) for m in request["sizes"]
+            ]
+    return answers
+
+
+def premise(subject: Subject) -> None:
+    """Compile the example whole."""
+    torch._dynamo.reset()
+    compiled = torch.compile(subject.function, fullgraph=True, backend="eager")
+    with child_side.fake_cuda():
+        compiled(**subject.arguments(making.fake(), PLAIN))
+
+
+def with_us(subjects: Mapping[str, Subject], request: Json) -> Json:
+    """What the compiler makes of our ops, their fakes, and what is left of both."""
+    answers: Json = {name: {} for name in subjects}
+    for name, subject in subjects.items():
+        answer = answers[name]
+        answer["is ours"] = hasattr(subject.function, REPLACES)
+        answer["compiled"] = [compiled(subject, request["sizes"], out) for out in subject.variants]
+        with child_side.fake_cuda():
+            answer["fake"] = [outcome(subject, making.fake(), case) for case in request["cases"]]
+    left = left_behind()
+    ops_kernels.install()
+    for name, subject in subjects.items():
+        with Seeing():
+            answers[name]["run"] = [
+                outcome(subject, making.on("cpu"), case) for case in request["cases"]
+            ]
+        answers[name]["in turn"] = attempt(in_turn, subject)
+        with ops_kernels.writing():
+            answers[name]["mutation"] = attempt(mutation, subject)
+            answers[name]["opcheck"] = [attempt(opcheck, subject, out) for out in subject.variants]
+    return {"ops": answers, "left behind": left}
+
+
+def compiled(subject: Subject, sizes: Sequence[int], out: str | None) -> Json:
+    """Compiled once for all sizes: the outcome of each, and the graphs that it took."""
+    backend = child_side.Counting()
+    torch._dynamo.reset()
+    whole = torch.compile(subject.function, fullgraph=True, backend=backend, dynamic=True)
+    with child_side.fake_cuda():
+        outcomes = [
+            outcome(subject, making.fake(), PLAIN | {"m": m, "out": out}, whole) for m in sizes
+        ]
+    return {
+        "outcomes": outcomes,
+        "graphs": [
+            [_named(node.target) for node in graph.graph.nodes if node.op.startswith("call")]
+            for graph in backend.graphs
+        ],
+    }
+
+
+def _named(target: Any) -> str:
+    """An op by its name without the release's overload, any other function with its module."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target).rpartition(".")[0]
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
+
+
+def left_behind() -> Json:
+    """What our tracing left in FlashInfer's modules, and the loaders whose caches it filled."""
+    kept: list[str] = []
+    filled: list[str] = []
+    seen: set[int] = set()
+    heap = [
+        (f"{name}.{key}", value)
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] == "flashinfer"
+        for key, value in list(vars(module).items())
+    ]
+    while heap:
+        path, value = heap.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, FakeTensor) or type(value).__module__.startswith("shim.opaque"):
+            kept.append(path)
+        elif isinstance(value, dict):
+            heap += [(f"{path}[{key!r}]", item) for key, item in list(value.items())]
+        elif isinstance(value, (list, tuple, set)):
+            heap += [(f"{path}[{number}]", item) for number, item in enumerate(list(value))]
+        elif isinstance(value, functools._lru_cache_wrapper):
+            heap.append((f"{path}.__wrapped__", value.__wrapped__))
+            if LOADERS.search(value.__wrapped__.__name__) and value.cache_info().currsize:
+                filled.append(path)
+        elif REPLACES in getattr(value, "__dict__", ()):  # one of ours, which may hold what is ours
+            heap.append((path, vars(value)[REPLACES]))
+        elif isinstance(value, types.FunctionType):
+            cells = enumerate(value.__closure__ or ())
+            heap += [(f"{path}<{number}>", cell.cell_contents) for number, cell in cells]
+    return {"kept": sorted(kept), "filled": sorted(filled)}
+
+
+def in_turn(subject: Subject) -> list[Json]:
+    """A traced call, a real one and a traced one: the outcome of each, and the kernels it ran."""
+    found = []
+    for traced in (True, False, True):
+        before = ops_kernels.Kernel.calls
+        make = making.fake() if traced else making.on("cpu")
+        with child_side.fake_cuda() if traced else contextlib.nullcontext():
+            arguments = subject.arguments(make, PLAIN)
+            result = subject.function(**arguments)
+            answer = described(result, arguments)
+        answer["fake"] = [isinstance(tensor, FakeTensor) for tensor in tensors_of(result)]
+        answer["kernels"] = ops_kernels.Kernel.calls - before
+        found.append(answer)
+    return found
+
+
+def mutation(subject: Subject) -> Json | None:
+    """What the compiler's later nodes and its caller see of what kernels write, next to eager.
+
+    None where the op writes into no argument.
+    """
+    case = PLAIN | {"out": subject.variants[-1]}
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Function:
+        graphs.append(graph)
+        return graph.forward
+
+    def step(**arguments: Any) -> list[torch.Tensor]:
+        subject.function(**arguments)
+        return [tensor.clone() for tensor in subject.written(arguments)]
+
+    torch._dynamo.reset()
+    whole = torch.compile(step, fullgraph=True, backend=aot_autograd(fw_compiler=keep))
+    runs = []
+    for function in (step, whole):
+        arguments = subject.arguments(making.on("cpu"), case)
+        written = subject.written(arguments)
+        before = [_bytes(tensor) for tensor in written]
+        if not written:
+            return None
+        later = [_bytes(tensor) for tensor in function(**arguments)]
+        runs.append((before, later, [_bytes(tensor) for tensor in written]))
+    (before, later, after), (_, compiled_later, compiled_after) = runs
+    return {
+        "written": [old != new for old, new in zip(before, after, strict=True)],
+        "later nodes": compiled_later == later,
+        "caller": compiled_after == after,
+        "functionalized": [
+            _named(node.args[0])
+            for graph in graphs
+            for node in graph.graph.nodes
+            if "auto_functionalized" in str(node.target)
+        ],
+    }
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.contiguous().view(torch.uint8).numpy())
+
+
+def opcheck(subject: Subject, out: str | None) -> dict[str, str]:
+    """What ``torch.library.opcheck`` says of the op on CPU tensors, by test; empty if it passed."""
+    with Seeing() as seen:
+        arguments = subject.arguments(making.on("cpu"), PLAIN | {"out": out})
+        seen.calls.clear()  # of the outputs' maker
+        subject.function(**arguments)
+    ((op, args, kwargs),) = seen.calls
+    found = torch.library.opcheck(op, args, kwargs, raise_exception=False)
+    return {test: "" if said == "SUCCESS" else str(said) for test, said in found.items()}
+
+
+class Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches calls, so that ours go to the op, and notes with what."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func.namespace == NAMESPACE:
+            self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def attempt(call: Callable[..., Any], *args: Any) -> Any:
+    """What ``call`` returns, or its error as text."""
+    try:
+        return call(*args)
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+def main() -> None:
+    """Answer the request."""
+    side, request = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
+    importlib.import_module("flashinfer")
+    subjects = {name: Subject(OPS[name], module) for name, module in request["ops"].items()}
+    answers = without(subjects, request) if side == "without" else with_us(subjects, request)
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

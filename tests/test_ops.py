@@ -1,0 +1,189 @@
+"""Every declared op, on every release that has it, with and without NVIDIA's CuTe DSL.
+
+An op gets these tests by its entry in ``shim/patches/ops`` alone. FlashInfer without us is the
+judge: it fails under the compiler, and with kernels that do nothing its own Python tells what a
+call returns. The children work through all ops of a release at once; a test looks at one answer.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ops_cases
+import pytest
+from ops_cases import MOST_GRAPHS, SIZES, WORLDS, Json, World
+
+from shim.patches.ops import OPS
+
+EVERY_OP = pytest.mark.parametrize(
+    ("world", "op"),
+    [pytest.param(world, op, id=f"{world}-{op}") for world in WORLDS for op in world.ops],
+)
+
+#: What upstream's Python sends to a function of its own where tensors are on the CPU: there only
+#: upstream on tensors without data, on a pretended device, can tell.
+HOST_PATHS = frozenset({"mxfp8_quantize"})
+
+#: The case that is the example itself.
+PLAIN = ops_cases.cases().index(ops_cases.case(32, "contiguous"))
+
+#: A refused view is a RuntimeError of a tensor with data and a ValueError of one without.
+REFUSED_VIEWS = ("view size is not compatible", "Cannot view a tensor")
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all processes of this run of the tests have in common."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ops"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def without_us(world: World, op: str, shared: Path) -> Json:
+    found: Json = ops_cases.answers(world, shared, shim=False)[op]
+    return found
+
+
+def with_us(world: World, op: str, shared: Path) -> Json:
+    found: Json = ops_cases.answers(world, shared, shim=True)["ops"][op]
+    return found
+
+
+def judged(outcome: Json, *, on: str | None = None) -> Any:
+    """What two outcomes must agree on: error types, or all that tells where elements lie.
+
+    Strides of dimensions without a second element tell nothing, and torch itself sets them
+    otherwise without data. Nor does the device, unless ``on`` names where the inputs were.
+    """
+    if "error" in outcome:
+        refused = outcome["text"].startswith(REFUSED_VIEWS)
+        return "a refused view" if refused else outcome["error"]
+    tensors = []
+    for tensor in outcome["tensors"]:
+        size, stride = tensor["size"], tensor["stride"]
+        told = {} if 0 in size else {i: stride[i] for i, n in enumerate(size) if n > 1}
+        device = {"device": tensor["device"]} if on else {}
+        same = {name: tensor[name] for name in ("size", "offset", "dtype", "shares")}
+        tensors.append({**same, "strides": told, **device})
+    return [outcome["type"], tensors]
+
+
+@EVERY_OP
+def test_it_fails_without_us(world: World, op: str, shared: Path) -> None:
+    error = without_us(world, op, shared)["premise"]
+    assert error is not None, "the compiler takes it as it is"
+    assert error[0] == "Unsupported", error
+
+
+@EVERY_OP
+def test_its_example_is_a_valid_call(world: World, op: str, shared: Path) -> None:
+    for way in ("on the CPU", "on the device"):
+        found = without_us(world, op, shared)[way][PLAIN]
+        assert "error" not in found, found
+
+
+@EVERY_OP
+def test_it_compiles_whole_in_three_graphs_of_nothing_else(
+    world: World, op: str, shared: Path
+) -> None:
+    answer = with_us(world, op, shared)
+    assert answer["is ours"]
+    for compiled, name in zip(answer["compiled"], (op, f"{op}_out"), strict=False):
+        graphs = compiled["graphs"]
+        assert 1 <= len(graphs) <= MOST_GRAPHS, [graphs, compiled["outcomes"]]
+        for calls in graphs:
+            # A number that is symbolic, and the tensors of a list, are torch's own doing.
+            ours = [call for call in calls if call not in ("_operator.getitem", ".item")]
+            assert ours == [f"flashinfer_shim.{name}"]
+
+
+@EVERY_OP
+def test_compiled_it_returns_what_upstream_does(world: World, op: str, shared: Path) -> None:
+    expected = without_us(world, op, shared)["of the sizes"]
+    plain, *given = with_us(world, op, shared)["compiled"]
+    for m, upstream, ours in zip(SIZES, expected, plain["outcomes"], strict=True):
+        if "error" in upstream:
+            # Where nothing is returned, upstream's Python runs with the graph, and raises then.
+            assert "error" in ours or OPS[op].returns == "()", m
+        else:
+            assert judged(ours, on="device") == judged(upstream, on="device"), [m, ours]
+    for compiled in given:
+        for m, upstream, ours in zip(SIZES, expected, compiled["outcomes"], strict=True):
+            assert ("error" in ours) == ("error" in upstream), [m, ours]
+
+
+@EVERY_OP
+def test_its_fake_is_what_upstream_returns(world: World, op: str, shared: Path) -> None:
+    upstream, ours = without_us(world, op, shared), with_us(world, op, shared)
+    differ = []
+    for case, on_cpu, on_device, fake in zip(
+        ops_cases.cases(),
+        upstream["on the CPU"],
+        upstream["on the device"],
+        ours["fake"],
+        strict=True,
+    ):
+        judges = [judged(on_device, on="device") == judged(fake, on="device")]
+        if op not in HOST_PATHS:
+            judges.append(judged(on_cpu) == judged(fake))
+        if OPS[op].returns == "()" and "error" not in fake:
+            continue
+        if not all(judges):
+            differ.append([case, on_cpu, on_device, fake])
+    assert differ == []
+
+
+@EVERY_OP
+def test_run_it_is_upstream(world: World, op: str, shared: Path) -> None:
+    upstream, ours = without_us(world, op, shared), with_us(world, op, shared)
+    differ = [
+        [case, expected, found]
+        for case, expected, found in zip(
+            ops_cases.cases(), upstream["on the CPU"], ours["run"], strict=True
+        )
+        if expected != found
+    ]
+    assert differ == []
+
+
+@EVERY_OP
+def test_real_and_traced_calls_do_not_disturb_each_other(
+    world: World, op: str, shared: Path
+) -> None:
+    turns = with_us(world, op, shared)["in turn"]
+    assert "error" not in turns, turns["error"]
+    for turn, traced in zip(turns, (True, False, True), strict=True):
+        assert turn["fake"] == [traced] * len(turn["tensors"])
+        assert (turn["kernels"] == 0) == traced, turn
+    upstream = without_us(world, op, shared)
+    assert judged(turns[0]) == judged(turns[2]) == judged(upstream["on the device"][PLAIN])
+    assert judged(turns[1]) == judged(upstream["on the CPU"][PLAIN])
+
+
+@EVERY_OP
+def test_what_it_writes_into_is_seen_by_compiler_and_caller(
+    world: World, op: str, shared: Path
+) -> None:
+    found = with_us(world, op, shared)["mutation"]
+    if found is None:
+        assert not OPS[op].mutates
+        return
+    assert "error" not in found, found["error"]
+    assert found["later nodes"]
+    assert found["caller"]
+    assert len(found["functionalized"]) == 1
+
+
+@EVERY_OP
+def test_opcheck_passes(world: World, op: str, shared: Path) -> None:
+    for found in with_us(world, op, shared)["opcheck"]:
+        assert not any(found.values()), found
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_nothing_is_left_behind(world: World, shared: Path) -> None:
+    left = ops_cases.answers(world, shared, shim=True)["left behind"]
+    assert left == {"kept": [], "filled": []}

@@ -135,7 +135,7 @@ def _classify(definition: Definition, exported: tuple[str, ...], finding: Findin
         elif reason := coverage_rules.apart(definition):
             status = NOT_IN_FORWARD
         else:
-            status, reason = NOT_COVERED, NOT_LOOKED_AT
+            status, reason = NOT_COVERED, coverage_rules.backend(definition) or NOT_LOOKED_AT
     return Public(name, definition, exported, family, status, reason, finding)
 
 

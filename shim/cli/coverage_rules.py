@@ -16,6 +16,7 @@ from .coverage_sources import Definition
 #: ``flashinfer``; the first that fits. A module that none fits is a family of its own.
 _FAMILIES = {
     "training": ("*_train*",),
+    "comm": ("comm*", "cake_ulysses*"),
     "toolchain": ("jit.*",),
     "norm": ("norm*", "*rmsnorm*", "*_norm_backend*", "mhc", "mega_mhc"),
     "activation": ("activation", "*gated_act*"),
@@ -32,7 +33,6 @@ _FAMILIES = {
         *("*attention*", "cake_fmha*", "cake_vsa*", "cake_dcp"),
     ),
     "linear attention": ("gdn*", "gdp*", "kda*", "cake_gdp*", "mamba*", "cudnn.linear_attention"),
-    "comm": ("comm*", "cake_ulysses*"),
     "models": ("deepseek_*", "kimi_*", "qwen_*", "diffusion_ops*", "cake_minimax*"),
 }
 
@@ -87,6 +87,14 @@ _NAMES_APART = {
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }
 
+#: Modules whose functions others of the public ones call, and choose between.
+_BACKENDS = {
+    "a backend of other public functions": (
+        *("*_backend", "*_backend.*", "*.backends.*", "*_kernels.*"),
+        *("norm.kernels.*", "quantization.kernels.*_quantize"),
+    )
+}
+
 
 def _compile(rules: Mapping[str, tuple[str, ...]]) -> list[tuple[str, re.Pattern[str]]]:
     return [
@@ -98,19 +106,28 @@ def _compile(rules: Mapping[str, tuple[str, ...]]) -> list[tuple[str, re.Pattern
 _BY_MODULE = _compile(_FAMILIES)
 _APART_BY_MODULE = _compile(_MODULES_APART)
 _APART_BY_NAME = _compile(_NAMES_APART)
+_BACKEND_BY_MODULE = _compile(_BACKENDS)
 
 
 def family(definition: Definition) -> str:
     """The part of FlashInfer that a function belongs to, by its module."""
-    module = definition.module.partition(".")[2]
-    own = module.partition(".")[0] or "flashinfer"
-    return _first(_BY_MODULE, module) or own
+    module = _below(definition)
+    return _first(_BY_MODULE, module) or module.partition(".")[0] or "flashinfer"
 
 
 def apart(definition: Definition) -> str:
     """What a function is for that does not belong in a forward; empty where it may well do."""
-    module = definition.module.partition(".")[2]
+    module = _below(definition)
     return _first(_APART_BY_MODULE, module) or _first(_APART_BY_NAME, definition.name)
+
+
+def backend(definition: Definition) -> str:
+    """What is to be said of a function that is called through others; empty for all else."""
+    return _first(_BACKEND_BY_MODULE, _below(definition))
+
+
+def _below(definition: Definition) -> str:
+    return definition.module.partition(".")[2]
 
 
 def _first(rules: list[tuple[str, re.Pattern[str]]], text: str) -> str:

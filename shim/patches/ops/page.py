@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op
+from ...opaque.declare import MakeTensor, Op, Traces
 
 _KV_HEADS, _HEAD = 2, 64
 _CKV, _KPE = 512, 64
@@ -105,5 +105,16 @@ OPS = (
         _ragged,
         "(Tensor, Tensor)",
         out=("batch_indices", "positions"),
+    ),
+)
+
+TRACES = (
+    Traces(
+        "get_seq_lens",
+        lambda make, m: {
+            "kv_indptr": make(m + 1, dtype="int32", values="range"),
+            "kv_last_page_len": make(m, dtype="int32"),
+            "page_size": 16,
+        },
     ),
 )

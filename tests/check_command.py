@@ -13,6 +13,9 @@ from typing import Any
 import releases
 from children import Child
 from conftest import RunChild
+from packaging.version import Version
+
+from shim.patches import NAMES, PATCHES
 
 ROOT = releases.ROOT
 
@@ -46,6 +49,19 @@ class Checked:
     @property
     def warnings(self) -> list[str]:
         return [warning["code"] for warning in self.report["warnings"]]
+
+
+def all_are(verdict: str) -> dict[str, str]:
+    """That verdict for every patch."""
+    return dict.fromkeys(NAMES, verdict)
+
+
+def fine_on(release: str) -> dict[str, str]:
+    """What ``check`` should say of an untouched release: it has a function, or it has not."""
+    return {
+        patch.name: "pending" if patch.contract.row_for(Version(release)) else "not needed"
+        for patch in PATCHES
+    }
 
 
 def parse(child: Child) -> Checked:

@@ -68,8 +68,15 @@ def error_of(call: Callable[[], object]) -> list[str] | None:
     return None
 
 
-def records() -> dict[str, dict[str, str]]:
-    """The ledger of this process, verdict and reason by patch."""
+def records() -> dict[str, dict[str, Any]]:
+    """The ledger of this process by patch; ``imported``: whether its module was by now."""
     import shim
 
-    return {r.patch: {"verdict": str(r.verdict), "reason": r.reason} for r in shim.status()}
+    return {
+        r.patch: {
+            "verdict": str(r.verdict),
+            "reason": r.reason,
+            "imported": r.target.partition(":")[0] in sys.modules,
+        }
+        for r in shim.status()
+    }

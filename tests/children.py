@@ -23,6 +23,8 @@ from typing import Any
 import pytest
 import releases
 
+from shim.patches import NAMES
+
 ROOT = releases.ROOT
 
 # What a child may know of the machine. Nothing else is passed on.
@@ -133,6 +135,20 @@ def environment(
     }
     result |= env or {}
     return {name: value for name, value in result.items() if value is not None}
+
+
+def deviating(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Those of ``child_side.records()`` that are not in force though they are needed.
+
+    FlashInfer does not import all of its modules by itself; a patch may be waiting for one.
+    """
+    assert records.keys() == set(NAMES), records
+    return {
+        patch: record
+        for patch, record in records.items()
+        if record["verdict"] not in ("applied", "not needed")
+        and (record["verdict"] != "pending" or record["imported"])
+    }
 
 
 @functools.cache

@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from check_command import check, dist_info, file, pythonpath
+from check_command import all_are, check, dist_info, file, fine_on, pythonpath
 from conftest import CopyRelease, RunChild
 from releases import ROOT, path
 
+from shim.patches import FAMILIES, NAMES
+
 FP4 = "flashinfer/fp4_quantization.py"  # up to 0.6.6
-BOTH_PENDING = {"cuda_version": "pending", "fp4_quantize": "pending"}
-BOTH_REFUSED = {"cuda_version": "refused", "fp4_quantize": "refused"}
-BOTH_DISABLED = {"cuda_version": "disabled", "fp4_quantize": "disabled"}
 
 
 def test_every_tested_release_is_fine(each_release: str, run_child: RunChild) -> None:
     checked = check(run_child, release=each_release)
     assert checked.child.returncode == 0, checked
-    assert checked.verdicts == BOTH_PENDING, checked
+    assert checked.verdicts == fine_on(each_release), checked
     assert checked.report["flashinfer"]["version"] == each_release
     assert checked.child.stderr == "", checked
 
@@ -49,14 +48,14 @@ def test_an_unknown_release_would_be_left_alone_and_one_line_says_so(
 ) -> None:
     checked = check(run_child, release=unknown_release)
     assert checked.child.returncode == 1
-    assert checked.verdicts == BOTH_REFUSED, checked
+    assert checked.verdicts == all_are("refused"), checked
 
     text = run_child(None, args=["-m", "shim", "check"], release=unknown_release)
     assert text.returncode == 1, text
     about = [line for line in text.stdout.splitlines() if "0.7.5 is not in the table" in line]
-    assert about == [
-        "cuda_version, fp4_quantize: release 0.7.5 is not in the table of tested releases."
-    ], text
+    patches = f"all {len(NAMES)} patches"
+    assert about == [f"{patches}: release 0.7.5 is not in the table of tested releases."], text
+    assert text.stdout.endswith(f"\n{patches} would stand aside.\n"), text
 
 
 def test_adapt_allows_an_unknown_release_that_still_fits(
@@ -64,7 +63,7 @@ def test_adapt_allows_an_unknown_release_that_still_fits(
 ) -> None:
     checked = check(run_child, release=unknown_release, env={"FLASHINFER_SHIM_POLICY": "adapt"})
     assert checked.child.returncode == 0
-    assert checked.verdicts == BOTH_PENDING, checked
+    assert checked.verdicts == fine_on("0.7.4"), checked
 
 
 def test_metadata_and_module_that_contradict_each_other_are_refused(
@@ -72,7 +71,7 @@ def test_metadata_and_module_that_contradict_each_other_are_refused(
 ) -> None:
     checked = check(run_child, release=copy_release("0.6.3", metadata_version="0.6.4"))
     assert checked.child.returncode == 1
-    assert checked.verdicts == BOTH_REFUSED, checked
+    assert checked.verdicts == all_are("refused"), checked
     assert checked.report["flashinfer"]["version"] is None
     assert "contradicts itself" in checked.report["flashinfer"]["problem"]
 
@@ -83,7 +82,7 @@ def test_another_spelling_of_a_tested_release_is_that_release(
 ) -> None:
     checked = check(run_child, release=copy_release("0.6.7.post3", metadata_version=version))
     assert checked.child.returncode == 0, checked
-    assert checked.verdicts == BOTH_PENDING, checked
+    assert checked.verdicts == fine_on("0.6.7.post3"), checked
 
 
 @pytest.mark.parametrize(
@@ -99,12 +98,12 @@ def test_a_version_that_names_no_tested_release_is_refused(
     )
     checked = check(run_child, release=tree)
     assert checked.child.returncode == 1, checked
-    assert checked.verdicts == BOTH_REFUSED, checked
+    assert checked.verdicts == all_are("refused"), checked
     named = version.partition("+")[0]
     assert all(named in reason for reason in checked.reasons), checked
 
 
-def test_a_changed_body_is_refused_and_the_other_patch_is_not(
+def test_a_changed_body_is_refused_and_the_other_patches_are_not(
     run_child: RunChild, copy_release: CopyRelease
 ) -> None:
     def change_body(text: str) -> str:
@@ -115,21 +114,33 @@ def test_a_changed_body_is_refused_and_the_other_patch_is_not(
     tree = copy_release("0.6.3", edit={FP4: change_body})
     checked = check(run_child, release=tree)
     assert checked.child.returncode == 1
-    assert checked.verdicts == {"cuda_version": "pending", "fp4_quantize": "refused"}, checked
+    assert checked.verdicts == {**fine_on("0.6.3"), "fp4_quantize": "refused"}, checked
 
 
 def test_a_disabled_patch_does_not_count(run_child: RunChild, copy_release: CopyRelease) -> None:
     tree = copy_release("0.6.3", metadata_version="0.6.4")
-    env = {"FLASHINFER_SHIM_PATCHES": "-fp4_quantize,-cuda_version"}
+    env = {"FLASHINFER_SHIM_PATCHES": ",".join(f"-{family}" for family in FAMILIES)}
     checked = check(run_child, release=tree, env=env)
     assert checked.child.returncode == 0
-    assert checked.verdicts == BOTH_DISABLED, checked
+    assert checked.verdicts == all_are("disabled"), checked
+
+
+def test_a_family_is_chosen_by_its_name_and_the_json_says_of_each_patch_which_it_is_of(
+    run_child: RunChild,
+) -> None:
+    env = {"FLASHINFER_SHIM_PATCHES": "norm,page,-rmsnorm"}
+    checked = check(run_child, release="0.6.3", env=env)
+    assert checked.child.returncode == 0
+    families = {patch["patch"]: patch["family"] for patch in checked.report["patches"]}
+    assert families == {name: family for family, names in FAMILIES.items() for name in names}
+    enabled = {name for name, verdict in checked.verdicts.items() if verdict != "disabled"}
+    assert enabled == {*FAMILIES["norm"], *FAMILIES["page"]} - {"rmsnorm"}, checked
 
 
 def test_off_is_said_and_is_no_fault(run_child: RunChild) -> None:
     checked = check(run_child, release="0.6.3", env={"FLASHINFER_SHIM": "off"})
     assert checked.child.returncode == 0
-    assert checked.verdicts == BOTH_DISABLED, checked
+    assert checked.verdicts == all_are("disabled"), checked
     assert checked.report["loading"]["loads"] is False
     assert "FLASHINFER_SHIM=off" in checked.report["loading"]["reason"]
 
@@ -147,7 +158,7 @@ def test_a_setting_that_is_not_understood_is_a_fault_where_the_shim_is_required(
     env = {"FLASHINFER_SHIM_POLICY": "always", "FLASHINFER_SHIM": "require"}
     checked = check(run_child, release="0.6.3", env=env)
     assert checked.child.returncode == 1
-    assert checked.verdicts == BOTH_REFUSED, checked
+    assert checked.verdicts == all_are("refused"), checked
 
 
 def test_flashinfer_that_is_not_installed_is_said_in_one_line(run_child: RunChild) -> None:
@@ -178,7 +189,7 @@ def test_an_empty_dist_info_in_front_does_not_hide_the_release(
 def test_a_source_tree_without_metadata_is_refused(run_child: RunChild, tmp_path: Path) -> None:
     file(tmp_path / "source" / "flashinfer" / "__init__.py")
     checked = check(run_child, env=pythonpath(ROOT, tmp_path / "source"))
-    assert checked.verdicts == BOTH_REFUSED, checked
+    assert checked.verdicts == all_are("refused"), checked
     assert checked.report["flashinfer"]["distribution"] is None
 
 

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from check_command import path_with_this_python
+from check_command import fine_on, path_with_this_python
 from children import environment
-from conftest import RunChild
+from conftest import CopyRelease, RunChild
+
+from shim.patches import FAMILIES
 
 WITHOUT_RICH = """
 import sys
@@ -61,12 +63,82 @@ def test_tables_keep_to_the_width_and_lose_nothing(
     args = ["-m", "shim", "check"] if rich else []
     child = run_child(None if rich else WITHOUT_RICH, args=args, release="0.7.4", env=env)
     assert child.returncode == 0, child
-    tables, _, prose = child.stdout.partition("cuda_version, fp4_quantize:")
-    assert max(map(len, tables.splitlines())) <= columns, child
-    letters = re.sub(r"\s", "", tables)
-    for expected in ("willapply", "0.5.0to0.7.4", "2.", "loadedinchildren", "yes"):
+    environment, patches, prose = child.stdout.split("\n\n", 2)
+    assert max(map(len, [*environment.splitlines(), *patches.splitlines()])) <= columns, child
+    letters = re.sub(r"\s", "", environment)
+    for expected in ("FlashInfer0.7.4", "0.5.0to0.7.4", "2.", "loadedinchildren", "yes"):
         assert expected in letters, child
-    assert prose.endswith("\ncuda_version, fp4_quantize will be applied.\n"), child
+    letters = re.sub(r"\s", "", patches)
+    for expected in ("willapply", "cuda_version", "quantization.fp4_quantization", *FAMILIES):
+        assert expected in letters, child
+    assert "release 0.7.4 is in the table and its code is the released code.\n" in prose, child
+    assert prose.splitlines()[-1].partition(";")[0].rstrip(".").endswith(" will be applied"), child
+
+
+def text_of_check(run_child: RunChild, release: str | Path, **env: str) -> tuple[list[str], str]:
+    """The rows of the table of patches, each word by word, and what stands below."""
+    env = {"COLUMNS": "80", "PATH": path_with_this_python(), **env}
+    child = run_child(WITHOUT_RICH, release=release, env=env)
+    _, patches, prose = child.stdout.split("\n\n", 2)
+    return [" ".join(line.split()) for line in patches.splitlines()[2:]], prose
+
+
+def test_patches_of_a_family_that_fare_alike_are_one_row(run_child: RunChild) -> None:
+    here = {name for name, verdict in fine_on("0.5.0").items() if verdict == "pending"}
+    rows, prose = text_of_check(run_child, "0.5.0")
+    for family, names in FAMILIES.items():
+        there = len(here.intersection(names))
+        starts = [row for row in rows if row.startswith(f"{family} ")]
+        if there == len(names) > 1:
+            assert [row.split(" 0.5.0 ")[0] for row in starts] == [
+                f"{family} {there} patches will apply"
+            ]
+        elif 1 < there < len(names) - 1:
+            assert sorted(row.split(" 0.5.0 ")[0] for row in starts) == sorted(
+                [
+                    f"{family} {there} of {len(names)} will apply",
+                    f"{family} {len(names) - there} of {len(names)} not needed",
+                ]
+            )
+    # A screen, however many patches there are.
+    assert len(rows) <= 4 * len(FAMILIES)
+    assert prose.count("release 0.5.0 has no such function") == 1
+
+
+def test_where_some_of_a_family_are_refused_or_left_out_the_row_names_them(
+    run_child: RunChild, copy_release: CopyRelease
+) -> None:
+    def change_bodies(text: str) -> str:
+        for name in ("gemma_rmsnorm", "layernorm"):
+            head, define, rest = text.partition(f"\ndef {name}(")
+            text = head + define + rest.replace("    return out", "    return (out)", 1)
+        return text
+
+    tree = copy_release("0.6.3", edit={"flashinfer/norm.py": change_bodies})
+    rows, prose = text_of_check(run_child, tree, FLASHINFER_SHIM_PATCHES="-fused_add_rmsnorm,-page")
+    starts = [row.split(" 0.6.3 ")[0] for row in rows]
+    assert "norm gemma_rmsnorm, refused" in starts  # the names go on in the next line
+    assert "layernorm" in rows
+    assert "norm fused_add_rmsnorm disabled" in starts
+    assert f"page {len(FAMILIES['page'])} patches disabled" in starts
+    refused = "gemma_rmsnorm, layernorm: its body is not the one that 0.6.3 released.\n    Next: "
+    assert refused in prose
+    assert prose.endswith("\ngemma_rmsnorm, layernorm would stand aside.\n")
+
+
+def test_a_child_process_is_a_column_and_a_family_a_row(run_child: RunChild) -> None:
+    env = {
+        "COLUMNS": "80",
+        "PATH": path_with_this_python(),
+        "FLASHINFER_SHIM_PATCHES": "norm,-rmsnorm",
+    }
+    child = run_child(None, args=["-m", "shim", "check", "--deep"], release="0.6.3", env=env)
+    assert child.returncode == 0, child
+    words = [line.split() for line in child.stdout.splitlines()]
+    assert ["loads", "us", "yes", "yes", "yes"] in words, child
+    assert ["rope", "disabled", "disabled", "disabled"] in words, child
+    (norm,) = [line for line in words if line[:1] == ["norm"] and "disabled," in line]
+    assert norm.count("1") == 3, child
 
 
 def test_a_word_too_long_for_its_column_is_folded_and_not_cut(run_child: RunChild) -> None:

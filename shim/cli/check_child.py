@@ -56,6 +56,7 @@ def main() -> None:
                 "reason": record.reason,
                 "action": record.action,
                 "traceback": record.traceback,
+                "imported": record.target.partition(":")[0] in sys.modules,
             }
             for record in (hook.status() if hook else ())
         },

@@ -52,8 +52,8 @@ class ChildReport:
         shim: directory of the copy of ours that was loaded, None if none was.
         fault: traceback of an error that we kept from FlashInfer's import, None if there was none.
         capabilities: compute capability of each GPU that it saw.
-        patches: for each patch its ``verdict``, ``reason``, ``action`` and ``traceback``; empty
-            where we were not loaded.
+        patches: for each patch its ``verdict``, ``reason``, ``action`` and ``traceback``, and
+            whether the module that it is for was ``imported``; empty where we were not loaded.
     """
 
     kind: str
@@ -62,16 +62,23 @@ class ChildReport:
     shim: str | None = None
     fault: str | None = None
     capabilities: tuple[str, ...] = ()
-    patches: dict[str, dict[str, str | None]] | None = None
+    patches: dict[str, dict[str, Any]] | None = None
 
     def verdict(self, patch: str) -> str:
         """Where ``patch`` stands there, a dash if nothing is known."""
         return str((self.patches or {}).get(patch, {}).get("verdict") or "-")
 
     def as_wanted(self, enabled: Sequence[str]) -> bool:
-        """Whether FlashInfer was imported, with ``enabled`` patches in force or not needed."""
-        verdicts = {self.verdict(patch) for patch in enabled}
-        return not self.error and not self.fault and verdicts <= {"applied", "not needed"}
+        """Whether FlashInfer was imported, with the ``enabled`` patches in force where they can be.
+
+        FlashInfer does not import all of its modules by itself: a patch may be waiting for one.
+        """
+        return not self.error and not self.fault and all(map(self._stands, enabled))
+
+    def _stands(self, patch: str) -> bool:
+        record = (self.patches or {}).get(patch, {})
+        waits = record.get("verdict") == "pending" and not record["imported"]
+        return waits or record.get("verdict") in ("applied", "not needed")
 
     def as_json(self) -> dict[str, Any]:
         """As docs/check.md has it."""

@@ -78,7 +78,8 @@ def test_the_shadow_agrees_with_the_written_fake_and_leaves_nothing_behind(
 
 
 TOY = """
-import functools, torch
+import collections, functools, torch, tvm_ffi
+from typing import Callable, Tuple
 import shlex as unharmful
 import somewhere_else
 KEPT = {}
@@ -122,6 +123,53 @@ def recursive(x, depth=2):
 
 def elsewhere(x):
     return somewhere_else.launch(x)
+
+def _launches(x):
+    return _get_compiled_toy_kernel("launched")(x)
+
+DISPATCH = collections.OrderedDict(first=(_launches, [_launches]))
+DISPATCH["itself"] = DISPATCH
+
+def by_table(x):
+    DISPATCH["seen"] = torch.empty_like(x)
+    launch, more = DISPATCH["itself"]["first"]
+    launch(x), more[0](x)
+    return torch.empty_like(x)
+
+VALUES = torch.arange(4.0)
+
+def with_a_constant(x):
+    return VALUES.to(x.device)[:2] * x[0, :2]
+
+def by_number(x):
+    rows, columns = map(int, x.shape)
+    assert isinstance(rows, int) and int("7") == 7 and isinstance(rows, int)
+    return torch.empty(rows + int(2.5), columns, device=x.device)
+
+@functools.cache
+def _get_compiled_pair_kernel(hidden) -> Tuple[Callable, int]:
+    raise RuntimeError("the real kernel was compiled")
+
+def tuned(x):
+    kernel, rows = _get_compiled_pair_kernel(x.shape[-1])
+    with tvm_ffi.use_torch_stream():
+        kernel(x, (x.shape[0] + rows - 1) // rows)
+    return torch.empty_like(x)
+
+class CakeProgram:
+    args = ("x",)
+    def entry(self, target):
+        raise RuntimeError("the real program was loaded")
+
+PROGRAMS = {"toy": CakeProgram()}
+
+def baked(x):
+    program = PROGRAMS["toy"]
+    program.entry("sm_120a")(*[x for _ in program.args])
+    return torch.empty_like(x)
+
+def reading(x):
+    return torch.empty_like(x) * x.sum().item()
 """
 
 WORLD = (
@@ -149,6 +197,23 @@ WORLD = (
         answers["a class in a function"] = list(run("with_a_class")[0].shape)
         answers["an import in a function"] = [run("importing")[0], fake.COUNT]
         answers["recursion"] = list(run("recursive")[0].shape)
+        out, loaded = run("by_table")
+        answers["a table of functions"] = [
+            list(out.shape), [l.args for l in loaded], sorted(fake.DISPATCH)]
+        answers["a tensor of a module"] = describe([run("with_a_constant")[0]])
+        answers["a kernel with numbers"] = list(run("tuned")[0].shape)
+        out, loaded = run("baked")
+        answers["a program"] = [list(out.shape), [l.args for l in loaded]]
+        mode = torch._subclasses.fake_tensor.FakeTensorMode(
+            shape_env=torch.fx.experimental.symbolic_shapes.ShapeEnv())
+        with mode:
+            symbolic = mode.from_tensor(torch.empty(4, 8))
+            out, _ = shadow.run(fake.by_number, dict(x=symbolic))
+        answers["numbers of symbolic sizes"] = [
+            describe([out])[0][0], len(mode.shape_env.guards)]
+        with torch._subclasses.fake_tensor.FakeTensorMode():
+            x = torch.empty(4, 8, device="cuda")
+            answers["a number from a tensor"] = error_of(lambda: run("reading"))
         answers["an unknown launcher"] = error_of(lambda: run("elsewhere"))
     print(json.dumps(answers))
 """
@@ -162,6 +227,18 @@ def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) ->
     assert answers["a class in a function"] == [4, 8]
     assert answers["an import in a function"] == [1, 0]
     assert answers["recursion"] == [4, 8]
+    assert answers["a table of functions"] == [
+        [4, 8],
+        [["launched"], ["launched"]],
+        ["first", "itself"],
+    ]
+    assert answers["a tensor of a module"] == [[[2], [1], "torch.float32", "cuda"]]
+    assert answers["a kernel with numbers"] == [4, 8]
+    assert answers["a program"] == [[4, 8], [["sm_120a"]]]
+    kind, text = answers["a number from a tensor"]
+    assert kind == "RuntimeError"
+    assert "reading reads a number from a tensor" in text
+    assert answers["numbers of symbolic sizes"] == [[6, 8], 0]
     kind, text = answers["an unknown launcher"]
     assert kind == "UnknownLauncher"
     assert "somewhere_else" in text

@@ -7,9 +7,11 @@ called, since nobody knows what it does with a tensor that has no data.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import sys
 import types
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +43,15 @@ class Loaded:
 
 class _Nothing:
     """Takes any attribute, index or call, and does nothing; a kernel call returns None."""
+
+    #: By its indices alone it would be a sequence without end.
+    __iter__ = None
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        return None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -86,8 +97,13 @@ def _workspace(name: str, size: int, device: torch.device, *_: object, **__: obj
 _SPEC_MAKER = re.compile(r"gen_\w+")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
-#: CuTe DSL: upstream's cached getters of the compiled kernel.
-_KERNEL_GETTER = re.compile(r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*")
+#: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
+_KERNEL_GETTER = re.compile(
+    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module"
+)
+#: Cake: classes whose instances are the programs, and what loads one.
+_PROGRAMS = frozenset({"CakeProgram"})
+_PROGRAM_LOADERS = frozenset({"entry", "load"})
 _WORKSPACES = frozenset({"_get_cache_buf", "_get_stream_cache_buf"})
 
 
@@ -109,14 +125,38 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
 def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
     if name in _WORKSPACES:
         return _workspace
+    if type(value).__name__ in _PROGRAMS:
+        return _Program(value, loaded)
     if not isinstance(value, (types.FunctionType, functools._lru_cache_wrapper)):
         return None
     if _SPEC_MAKER.fullmatch(name):
         return _SPEC
     cached = isinstance(value, functools._lru_cache_wrapper)
     if cached and _KERNEL_GETTER.fullmatch(name):
-        return _recording(value, loaded, lambda *args, **kwargs: _NOTHING)
+        return _recording(value, loaded, lambda *args, **kwargs: _gotten(value))
     return None
+
+
+def _gotten(getter: Any) -> Any:
+    """What a kernel getter returns: a kernel, often with numbers of its launch beside it."""
+    annotation = inspect.signature(getter, eval_str=True).return_annotation
+    if typing.get_origin(annotation) is not tuple:
+        return _NOTHING
+    return tuple(1 if kind is int else _NOTHING for kind in typing.get_args(annotation))
+
+
+class _Program:
+    """A program of Cake whose kernels do nothing; all that it tells of itself is true."""
+
+    def __init__(self, real: Any, loaded: list[Loaded]) -> None:
+        self.__dict__["_real"] = (real, loaded)
+
+    def __getattr__(self, name: str) -> Any:
+        real, loaded = self.__dict__["_real"]
+        value = getattr(real, name)
+        if name in _PROGRAM_LOADERS:
+            return _recording(value, loaded, lambda *args, **kwargs: _NOTHING)
+        return value
 
 
 def recording(
@@ -132,10 +172,16 @@ def _recording(
     getter: object, loaded: list[Loaded], call: Callable[..., Any]
 ) -> Callable[..., Any]:
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        loaded.append(Loaded(getter, args, tuple(kwargs.items())))
+        named = tuple((name, concrete(value)) for name, value in kwargs.items())
+        loaded.append(Loaded(getter, tuple(map(concrete, args)), named))
         return call(*args, **kwargs)
 
     return recorded
+
+
+def concrete(value: Any) -> Any:
+    """The size that the compiler has before it, for a symbolic one; no graph is tied to it."""
+    return value.node.hint if isinstance(value, torch.SymInt) else value
 
 
 class _Refusing:
@@ -162,6 +208,8 @@ def _package(value: Any) -> str | None:
         return kind
     if isinstance(value, types.ModuleType):
         origin: Any = value.__name__
+    elif type(value).__name__ in _PROGRAMS:
+        origin = type(value).__module__
     elif callable(value):
         origin = getattr(value, "__module__", None) or getattr(type(value), "__module__", None)
     else:

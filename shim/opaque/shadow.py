@@ -20,12 +20,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from .identity import REPLACES
-from .launchers import Loaded, UnknownLauncher, recording, stand_in
+from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
 
 _UPSTREAM = "flashinfer"
+#: Most of what a module holds, and the same in every world.
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None), torch.dtype})
 _ABSENT = object()
 
 
@@ -47,8 +51,15 @@ def run(
         Exception: whatever upstream's Python raises for these arguments.
     """
     world = _World()
-    with _Aligned():
-        result = world.translate(getattr(function, "__name__", ""), function)(**arguments)
+    name = getattr(function, "__name__", "")
+    try:
+        with _Aligned():
+            result = world.translate(name, function)(**arguments)
+    except DataDependentOutputException as fault:
+        raise RuntimeError(
+            f"{name} reads a number from a tensor ({fault}), which no graph can hold: give the "
+            "number itself where it takes one"
+        ) from fault
     return result, tuple(world.loaded)
 
 
@@ -62,13 +73,11 @@ def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[L
 
 
 def _concrete(value: Any) -> Any:
-    if isinstance(value, torch.SymInt):
-        return value.node.hint
     if isinstance(value, (tuple, list)):
-        return type(value)(map(_concrete, value))
+        return getattr(type(value), "_make", type(value))(map(_concrete, value))
     if not isinstance(value, torch.Tensor):
-        return value
-    size, stride = map(_concrete, value.size()), map(_concrete, value.stride())
+        return concrete(value)
+    size, stride = map(concrete, value.size()), map(concrete, value.stride())
     return value.new_empty_strided(tuple(size), tuple(stride))
 
 
@@ -95,6 +104,8 @@ class _World:
 
     def translate(self, name: str, value: Any) -> Any:
         """What stands for ``value``, known as ``name``, in this world."""
+        if type(value) in _PLAIN:
+            return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
         value = getattr(value, "__dict__", {}).get(REPLACES, value)
         replaced = stand_in(name, value, self.loaded)
@@ -107,9 +118,30 @@ class _World:
             return recording(name, value, self.translate(name, value.__wrapped__), self.loaded)
         if isinstance(value, types.ModuleType) and _is_upstream(value.__name__):
             return _Module(self, value)
-        if type(value) in (dict, list, set):
-            return self._remember(value, lambda: copy.copy(value))
+        if isinstance(value, (dict, list, set)):
+            return self._remember(value, lambda: self._contents(value))
+        if type(value) is tuple:
+            return tuple(self._item(item) for item in value)
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self._remember(value, lambda: _without_data(value))
         return value
+
+    def _contents(self, value: Any) -> Any:
+        """A copy of a container: upstream's is not written into, and may hold functions."""
+        copied = copy.copy(value)
+        copied.clear()
+        # In the table before it is filled, since it may hold itself.
+        self._copies[id(value)] = (value, copied)
+        if isinstance(value, dict):
+            copied.update((key, self._item(item)) for key, item in value.items())
+        elif isinstance(value, list):
+            copied.extend(map(self._item, value))
+        else:
+            copied.update(map(self._item, value))
+        return copied
+
+    def _item(self, value: Any) -> Any:
+        return self.translate(getattr(value, "__name__", ""), value)
 
     def _remember(self, original: Any, make: Callable[[], Any]) -> Any:
         known = self._copies.get(id(original))
@@ -164,7 +196,8 @@ class _Globals(dict[str, Any]):
 
     def __init__(self, world: _World, real: dict[str, Any]) -> None:
         super().__init__(real)
-        super().__setitem__("__builtins__", {**vars(builtins), "__import__": world.importing})
+        changed = {"__import__": world.importing, "int": _Int}
+        super().__setitem__("__builtins__", vars(builtins) | changed)
         self._world = world
         self._real = real
         self._initial = dict(self)
@@ -189,6 +222,29 @@ class _Module(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         world, real = self.__dict__["_shadow"]
         return world.translate(name, getattr(real, name))
+
+
+class _IntType(type):
+    """``int`` for code that takes sizes for numbers: it would tie the graph to this one size."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        symbolic = args and isinstance(args[0], (torch.SymInt, torch.SymFloat))
+        if symbolic:
+            return torch.sym_int(args[0])  # type: ignore[no-untyped-call]
+        return int(*args, **kwargs)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (int, torch.SymInt))
+
+
+class _Int(int, metaclass=_IntType):
+    """Stands for ``int``."""
+
+
+def _without_data(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that upstream keeps in a module, as the active fake mode sees it."""
+    mode = detect_fake_mode()
+    return mode.from_tensor(tensor, static_shapes=True) if mode else tensor
 
 
 def _is_upstream(module: str | None) -> bool:

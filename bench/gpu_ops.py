@@ -1,6 +1,6 @@
 """Every declared op with FlashInfer's own kernels: eager against every way of compiling it.
 
-    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/gpu_ops.py [--save FILE] [--build N] [OP...]
+    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/gpu_ops.py [--save FILE] [--jobs N] [OP...]
 
 For each op and each number of rows, FlashInfer's function is called in eager code, twice, for the
 kernel's own spread from run to run; then compiled with fullgraph=True by each backend; then
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -200,16 +201,32 @@ def try_stack(m: int) -> dict[str, str]:
     return ways
 
 
-def build(ops: list[str], jobs: int) -> dict[str, float]:
-    """Call each op once in a process of its own, so that their kernels are built side by side."""
+def apart(words: list[str]) -> dict[str, Any]:
+    """What this script prints last in a process of its own."""
+    environ = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    child = subprocess.run(
+        [sys.executable, __file__, *words], capture_output=True, text=True, env=environ, check=False
+    )
+    try:
+        answer: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"died": " ".join(child.stderr.splitlines()[-1:])[:200]}
+    return answer
 
-    def call(name: str) -> float:
+
+def one_by_one(ops: list[str], jobs: int) -> list[dict[str, Any]]:
+    """Try each op in a process of its own, several at once, since kernels take long to build."""
+
+    def call(name: str) -> dict[str, Any]:
         start = time.monotonic()
-        subprocess.run([sys.executable, __file__, "--call", name], capture_output=True, check=False)
-        return round(time.monotonic() - start, 1)
+        answer = apart(["--only", name])
+        died = answer.get("died")
+        row = answer if died is None else {"op": name, "spread": 0.0, "ways": {"process": died}}
+        print(f"{time.monotonic() - start:.0f} s: {json.dumps(row)}", flush=True)
+        return row
 
     with ThreadPoolExecutor(jobs) as pool:
-        return dict(zip(ops, pool.map(call, ops), strict=True))
+        return list(pool.map(call, ops))
 
 
 def live(target: str) -> Callable[..., Any]:
@@ -222,13 +239,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ops", nargs="*", metavar="OP")
     parser.add_argument("--save", metavar="FILE")
-    parser.add_argument("--build", type=int, default=4, metavar="N", help="processes that build")
-    parser.add_argument("--call", metavar="OP", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=8, metavar="N", help="processes side by side")
+    parser.add_argument("--only", metavar="OP", help=argparse.SUPPRESS)
+    parser.add_argument("--stack", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     records = {r.patch: r for r in shim.status() if r.patch in OPS}
-    if options.call:
-        op = OPS[options.call]
-        outcome(live(records[op.name].target), op, op.example(on("cuda"), 16))
+    if options.only:
+        print(json.dumps(try_op(OPS[options.only], live(records[options.only].target))))
+        return 0
+    if options.stack:
+        print(json.dumps({str(m): try_stack(m) for m in ROWS}))
         return 0
     rows: list[dict[str, Any]] = []
     tried = []
@@ -243,15 +263,14 @@ def main() -> int:
             rows.append({"op": name, "refused": why, "ways": {}})
         else:
             tried.append(name)
-    print(json.dumps({"built": build(tried, options.build)}), flush=True)
-    for name in tried:
-        rows.append(try_op(OPS[name], live(records[name].target)))
-        print(json.dumps(rows[-1]), flush=True)
-    stacks = {} if options.ops else {m: try_stack(m) for m in ROWS}
+    rows += one_by_one(tried, options.jobs)
+    stacks = {} if options.ops else apart(["--stack"])
     print(json.dumps({"stack": stacks}), flush=True)
     good = ("equal", "within its own spread")
     passed = all(way in good for row in rows for way in row["ways"].values()) and all(
-        way == "equal" or key == "inductor" for ways in stacks.values() for key, way in ways.items()
+        way == "equal" or key == "inductor"
+        for ways in stacks.values()
+        for key, way in (ways.items() if isinstance(ways, dict) else [("died", ways)])
     )
     with_dsl = importlib.util.find_spec("cutlass") is not None
     report = {
@@ -261,7 +280,7 @@ def main() -> int:
         "device": torch.cuda.get_device_name(),
         "capability": torch.cuda.get_device_capability(),
         "passed": passed,
-        "rows": rows,
+        "rows": sorted(rows, key=lambda row: list(OPS).index(row["op"])),
         "stack": stacks,
     }
     if options.save:

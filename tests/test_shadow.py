@@ -143,8 +143,10 @@ def with_a_constant(x):
 
 def by_number(x):
     rows, columns = map(int, x.shape)
-    assert isinstance(rows, int) and int("7") == 7 and isinstance(rows, int)
-    return torch.empty(rows + int(2.5), columns, device=x.device)
+    assert type(rows) is int and isinstance(rows, int) and int("7") == 7
+    assert type(x) is type(x * 1) and isinstance(int, type) and issubclass(bool, int)
+    blocks = max(1, min(rows // 2, 132)) * 0 + min([3, 4])
+    return torch.empty(rows + int(2.5), columns + blocks, device=x.device)
 
 @functools.cache
 def _get_compiled_pair_kernel(hidden) -> Tuple[Callable, int]:
@@ -238,7 +240,7 @@ def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) ->
     kind, text = answers["a number from a tensor"]
     assert kind == "RuntimeError"
     assert "reading reads a number from a tensor" in text
-    assert answers["numbers of symbolic sizes"] == [[6, 8], 0]
+    assert answers["numbers of symbolic sizes"] == [[6, 11], 0]
     kind, text = answers["an unknown launcher"]
     assert kind == "UnknownLauncher"
     assert "somewhere_else" in text

@@ -24,6 +24,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from . import symbolic
 from .identity import REPLACES
 from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
 
@@ -196,7 +197,7 @@ class _Globals(dict[str, Any]):
 
     def __init__(self, world: _World, real: dict[str, Any]) -> None:
         super().__init__(real)
-        changed = {"__import__": world.importing, "int": _Int}
+        changed = {"__import__": world.importing, **symbolic.BUILTINS}
         super().__setitem__("__builtins__", vars(builtins) | changed)
         self._world = world
         self._real = real
@@ -222,23 +223,6 @@ class _Module(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         world, real = self.__dict__["_shadow"]
         return world.translate(name, getattr(real, name))
-
-
-class _IntType(type):
-    """``int`` for code that takes sizes for numbers: it would tie the graph to this one size."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        symbolic = args and isinstance(args[0], (torch.SymInt, torch.SymFloat))
-        if symbolic:
-            return torch.sym_int(args[0])  # type: ignore[no-untyped-call]
-        return int(*args, **kwargs)
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, (int, torch.SymInt))
-
-
-class _Int(int, metaclass=_IntType):
-    """Stands for ``int``."""
 
 
 def _without_data(tensor: torch.Tensor) -> torch.Tensor:

@@ -101,6 +101,8 @@ _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 _KERNEL_GETTER = re.compile(
     r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module"
 )
+#: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
+_KERNEL_CLASS = re.compile(r"\w+Kernel")
 #: Cake: classes whose instances are the programs, and what loads one.
 _PROGRAMS = frozenset({"CakeProgram"})
 _PROGRAM_LOADERS = frozenset({"entry", "load"})
@@ -127,6 +129,8 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return _workspace
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
+    if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
+        return _GIVING
     if not isinstance(value, (types.FunctionType, functools._lru_cache_wrapper)):
         return None
     if _SPEC_MAKER.fullmatch(name):

@@ -82,6 +82,12 @@ def _ragged(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _indices_fake(append_indptr: Any, nnz: Any, **_: Any) -> Any:
+    import torch
+
+    return tuple(append_indptr.new_empty((nnz,), dtype=torch.int32) for _ in range(2))
+
+
 _NVFP4_CACHES = ("paged_kv_cache", "kv_cache_sf")
 
 OPS = (
@@ -105,6 +111,8 @@ OPS = (
         _ragged,
         "(Tensor, Tensor)",
         out=("batch_indices", "positions"),
+        # In shadow it imports Triton, which not every torch comes with.
+        fake=_indices_fake,
     ),
 )
 

@@ -73,18 +73,21 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
 
 
 def _do_without_a_device_guard() -> None:
-    """Let ``tensor[a:b]`` and ``tensor.cuda()`` work on fake CUDA tensors.
+    """Let ``tensor[a:b]``, ``tensor[rows]`` and ``tensor.cuda()`` work on fake CUDA tensors.
 
     Without a device there is no device guard for them. Plain slices and whole numbers become the
-    narrow and select that they are; what is on the device stays there; all else is left.
+    narrow and select that they are, a tensor the index that it is; what is on the device stays
+    there; all else is left.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
     fake: Any = FakeTensor
-    indexed, moved = fake.__getitem__, fake.cuda
+    indexed, assigned, moved = fake.__getitem__, fake.__setitem__, fake.cuda
 
     def getitem(self: Any, index: Any) -> Any:
         items = index if isinstance(index, tuple) else (index,)
+        if self.device.type == "cuda" and isinstance(index, torch.Tensor):
+            return torch.ops.aten.index.Tensor(self, [index])
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             return indexed(self, index)
         result, dim = self, 0
@@ -100,10 +103,19 @@ def _do_without_a_device_guard() -> None:
                 result = result.select(dim, item)
         return result
 
+    def setitem(self: Any, index: Any, value: Any) -> None:
+        items = index if isinstance(index, tuple) else (index,)
+        if self.device.type != "cuda" or not all(map(_is_plain, items)):
+            assigned(self, index, value)
+        elif isinstance(value, torch.Tensor):
+            getitem(self, index).copy_(value)
+        else:
+            getitem(self, index).fill_(value)
+
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self if self.device.type == "cuda" else moved(self, *args, **kwargs)
 
-    fake.__getitem__, fake.cuda = getitem, cuda
+    fake.__getitem__, fake.__setitem__, fake.cuda = getitem, setitem, cuda
 
 
 def _from_front(bound: Any, size: Any) -> Any:

@@ -49,7 +49,10 @@ class Op:
             ``Tensor | float``; ``None`` for one that has to stay at its default.
         fake: the results without their data, from the arguments by keyword, where the function
             cannot be run in shadow; the reason stands beside it.
+        variables: beginnings of the names of environment variables on which shapes depend.
+        requires: what has to be importable for it, beside what FlashInfer always needs.
         capability: the oldest compute capability that has a kernel for it.
+        newest: the newest one, where there is one.
     """
 
     name: str
@@ -60,7 +63,10 @@ class Op:
     out: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     fake: Callable[..., Any] | None = None
+    variables: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
     capability: tuple[int, int] = (8, 0)
+    newest: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,6 @@ def build(
     function: Callable[..., Any],
     *,
     release: str,
-    variant: str = "",
     preload: bool,
     fake: Callable[..., Any] | None = None,
     kernels: Kernels | None = None,
@@ -34,7 +34,6 @@ def build(
         op: the declaration.
         function: upstream's.
         release: of FlashInfer; part of the op's name.
-        variant: whatever else the function's shapes depend on in this process; likewise.
         preload: whether asking for the fake loads kernel modules on a machine with a GPU.
         fake: takes the function's arguments by keyword; without it the declared one answers, or
             the function in shadow, or nothing where it returns nothing.
@@ -46,7 +45,7 @@ def build(
         RuntimeError: another copy of us has defined the op.
     """
     signature = inspect.signature(function, eval_str=True)
-    tag = registry.Tag(release, variant)
+    tag = registry.Tag(release, _set_variables(op.variables))
     kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
     run = function if eager is None else eager
 
@@ -102,6 +101,15 @@ def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[
         return None if op.fake is None else op.fake(**arguments)
 
     return by_rule if op.fake or op.returns == "()" else in_shadow
+
+
+def _set_variables(beginnings: tuple[str, ...]) -> str:
+    """The environment variables that choose shapes, as they stand now.
+
+    They belong to the op's name: a graph that Inductor kept was traced under one setting of them.
+    """
+    names = sorted(name for name in os.environ if beginnings and name.startswith(beginnings))
+    return " ".join(f"{name}={os.environ[name]}" for name in names)
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,6 @@ shapes every release was held against; the shadow is the second opinion that the
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,15 +24,14 @@ from ..opaque.op import build as build_op
 from . import Site
 from .fp4_fake import fake_fp4_quantize
 from .fp4_traits import Fp4Traits
+from .ops.quantization import SHAPE_VARIABLES
 
 OP = Op(
     "fp4_quantize",
     lambda make, m: {"input": make(m, 256), "global_scale": make(1, dtype="float32")},
     returns="(Tensor, Tensor)",
+    variables=SHAPE_VARIABLES,
 )
-
-#: Beginnings of the names of FlashInfer's variables that choose between kernels with other shapes.
-_SHAPE_VARIABLES = ("FLASHINFER_NVFP4_QUANTIZE_USE_TMA", "FLASHINFER_NVFP4_4OVER6")
 
 #: Parameters that decide nothing in plain arithmetic: how a kernel is launched.
 _LAUNCH_ONLY = ("enable_pdl", "backend")
@@ -66,21 +64,11 @@ def build(site: Site) -> Callable[..., Any]:
         OP,
         original,
         release=site.release,
-        variant=_shape_variables(),
         preload=site.settings.preload,
         fake=fake,
         kernels=kernels,
         eager=_by_device(original, signature, site.traits) if site.settings.reference else None,
     )
-
-
-def _shape_variables() -> str:
-    """The variables on which shapes of the cute-dsl backend depend, as they stand now.
-
-    They belong to the op's name: a graph that Inductor kept was traced under one setting of them.
-    """
-    names = sorted(name for name in os.environ if name.startswith(_SHAPE_VARIABLES))
-    return " ".join(f"{name}={os.environ[name]}" for name in names)
 
 
 def _takes_jit_module(arguments: Mapping[str, Any]) -> bool:

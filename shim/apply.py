@@ -50,7 +50,7 @@ def apply(
         module: has been executed.
         findings: patches for functions of this module whose judgement allows them.
         settings: of the process.
-        everywhere: rebind copies in all modules, not in FlashInfer's alone.
+        everywhere: rebind copies in all modules, not only in those that were imported meanwhile.
 
     Returns:
         The patches in force, and those that are not: with :class:`ForeignFunction` where somebody
@@ -71,7 +71,7 @@ def apply(
             replacing.put(module, entry.finding.patch.contract.function, entry.replacement)
         # Aliases in the module itself, and copies that an import cycle made meanwhile.
         pairs = [(entry.original, entry.replacement) for entry in done]
-        replacing.rebind(pairs, "" if everywhere else "flashinfer")
+        replacing.rebind(pairs, None if everywhere else module.__name__)
     except BaseException:
         replacing.rebind((entry.replacement, entry.original) for entry in done)
         raise

@@ -22,12 +22,13 @@ def put(module: ModuleType, path: str, replacement: object) -> None:
     wrapt.apply_patch(parent, attribute, replacement)
 
 
-def rebind(pairs: Iterable[tuple[object, object]], prefix: str = "") -> int:
+def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> int:
     """Replace objects by others, by identity, in every loaded module's namespace.
 
     Args:
         pairs: what ``from x import y`` copied around, and what to put there.
-        prefix: only in modules whose name begins with it.
+        since: name of a module that has just been executed and defines the objects; only it and
+            modules whose import began later can hold copies.
 
     Returns:
         How many names were changed.
@@ -35,9 +36,9 @@ def rebind(pairs: Iterable[tuple[object, object]], prefix: str = "") -> int:
     # The old objects stay in the table, so that their ids are not given away meanwhile.
     table = {id(old): (old, new) for old, new in pairs}
     changed = 0
-    for name, module in list(sys.modules.items()):
-        if not name.startswith(prefix):
-            continue
+    modules = list(sys.modules.items())
+    begun = next((i for i, (name, _) in enumerate(modules) if name == since), 0)
+    for _, module in modules[begun:]:
         namespace = _namespace(module)
         for attribute, value in list(namespace.items()):
             found = table.get(id(value))

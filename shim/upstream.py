@@ -247,11 +247,10 @@ class _Text:
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
+        self._text = text
         self._lines = text.split("\n")
         # The last one of a name, since that is what the module's namespace ends up with.
-        self._starts = {
-            match[1]: text.count("\n", 0, match.start()) for match in _DEFINITION.finditer(text)
-        }
+        self._offsets = {match[1]: match.start() for match in _DEFINITION.finditer(text)}
 
     @classmethod
     def read(cls, path: Path | None) -> _Text | None:
@@ -269,9 +268,10 @@ class _Text:
 
         Only this block is parsed, if at all: a whole module is thousands of lines.
         """
-        lines, start = self._lines, self._starts.get(name)
-        if start is None:
+        lines, offset = self._lines, self._offsets.get(name)
+        if offset is None:
             return None
+        start = self._text.count("\n", 0, offset)
         end = start + 1
         # A line at the left margin ends it, except the closing bracket of the signature.
         while end < len(lines) and (not lines[end] or lines[end][0] in " \t)]#"):

@@ -8,7 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from children import deviating
 from conftest import CopyRelease, RunChild
+from packaging.version import Version
+
+from shim.patches import FAMILIES, NAMES, PATCHES
 
 TESTS = Path(__file__).parent
 
@@ -24,16 +28,25 @@ REPORT = f"""
 FP4_FILE = "flashinfer/fp4_quantization.py"  # in 0.6.3
 
 
-def test_both_patches_apply_on_every_release_without_a_word(
+def test_every_patch_applies_on_every_release_without_a_word(
     run_child: RunChild, each_release: str
 ) -> None:
     child = run_child(REPORT, release=each_release)
-    assert {name: r["verdict"] for name, r in child.json.items()} == {
-        "cuda_version": "applied",
-        "fp4_quantize": "applied",
-    }, child
+    assert deviating(child.json) == {}, child
+    # The probes may not say "not needed" of what the release has and we know.
+    version = Version(each_release)
+    known = {patch.name for patch in PATCHES if patch.contract.row_for(version)}
+    assert known == {name for name, r in child.json.items() if r["verdict"] != "not needed"}
+    assert {"cuda_version", "fp4_quantize", "rmsnorm"} <= known
     assert child.stderr == ""
     assert len(child.stdout.splitlines()) == 1
+
+
+def test_a_release_without_a_function_does_not_need_its_patch(run_child: RunChild) -> None:
+    records = run_child(REPORT, release="0.5.0").json
+    assert records["rmsnorm_quant"]["verdict"] == "not needed"
+    assert records["rmsnorm_quant"]["reason"] == "release 0.5.0 has no such function"
+    assert run_child(REPORT, release="0.6.3").json["rmsnorm_quant"]["verdict"] == "applied"
 
 
 def test_without_us_nothing_is_patched(run_child: RunChild) -> None:
@@ -54,22 +67,31 @@ def test_no_reference_to_an_original_is_left_in_any_flashinfer_module(
     child = run_child(
         """
         import json, sys
-        import flashinfer
-        from flashinfer.jit.cpp_ext import get_cuda_version
-        ours = [flashinfer.fp4_quantize, get_cuda_version]
-        originals = [f.__wrapped__ for f in ours]
+        import flashinfer, shim
+        ours = [
+            getattr(sys.modules[module], function)
+            for record in shim.status() if record.verdict == "applied"
+            for module, function in [record.target.split(":")]
+        ]
+        originals = [f.__flashinfer_shim_replaces__ for f in ours]
         held = lambda wanted: [
             f"{name}.{key}" for name, module in list(sys.modules.items())
             if name.startswith("flashinfer")
             for key, value in list(vars(module).items()) if any(value is w for w in wanted)
         ]
-        print(json.dumps([held(originals), held(ours)]))
+        print(json.dumps([len(ours), held(originals), held(ours)]))
         """,
         release=each_release,
     )
-    left, replaced = child.json
+    count, left, replaced = child.json
+    assert count >= 20
     assert left == []
-    assert {"flashinfer.fp4_quantize", "flashinfer.jit.cpp_ext.get_cuda_version"} <= set(replaced)
+    assert len(replaced) >= count
+    assert {
+        "flashinfer.fp4_quantize",
+        "flashinfer.rmsnorm",
+        "flashinfer.jit.cpp_ext.get_cuda_version",
+    } <= set(replaced)
 
 
 # --- standing aside -----------------------------------------------------------------------------
@@ -95,7 +117,7 @@ def test_an_unknown_release_is_left_untouched_with_one_clear_line(
     assert all(str(unknown_release) in file for file in files), files
     assert {r["verdict"] for r in records.values()} == {"refused"}
     (line,) = child.stderr.splitlines()
-    for word in ("flashinfer-shim:", "0.7.5", "cuda_version, fp4_quantize", "POLICY=adapt"):
+    for word in ("flashinfer-shim:", "0.7.5", f"(all {len(NAMES)} patches", "POLICY=adapt"):
         assert word in line
 
 
@@ -103,7 +125,8 @@ def test_adapt_takes_the_unknown_release_whose_contract_fits(
     run_child: RunChild, unknown_release: Path
 ) -> None:
     child = run_child(REPORT, release=unknown_release, env={"FLASHINFER_SHIM_POLICY": "adapt"})
-    assert {r["verdict"] for r in child.json.values()} == {"applied"}
+    assert deviating(child.json) == {}
+    assert child.json["fp4_quantize"]["verdict"] == child.json["rmsnorm"]["verdict"] == "applied"
     assert child.stderr == ""
 
 
@@ -121,7 +144,7 @@ def test_require_turns_a_refusal_into_an_import_error_with_the_reason(
 
 def test_require_says_nothing_where_everything_applies(run_child: RunChild) -> None:
     child = run_child(REPORT, release="0.6.3", env={"FLASHINFER_SHIM": "require"})
-    assert {r["verdict"] for r in child.json.values()} == {"applied"}
+    assert deviating(child.json) == {}
     assert child.stderr == ""
 
 
@@ -146,7 +169,7 @@ def test_silence_can_be_asked_for(run_child: RunChild, unknown_release: Path) ->
     assert (child.returncode, child.stderr) == (0, ""), child
 
 
-def test_an_edited_body_is_refused_and_the_other_patch_still_applies(
+def test_an_edited_body_is_refused_and_the_other_patches_still_apply(
     run_child: RunChild, copy_release: CopyRelease
 ) -> None:
     edited = copy_release(
@@ -154,7 +177,7 @@ def test_an_edited_body_is_refused_and_the_other_patch_still_applies(
         edit={FP4_FILE: lambda text: text.replace("return x_q, sf\n", "return (x_q, sf)\n")},
     )
     child = run_child(REPORT, release=edited)
-    assert child.json["cuda_version"]["verdict"] == "applied"
+    assert list(deviating(child.json)) == ["fp4_quantize"]
     assert child.json["fp4_quantize"]["verdict"] == "refused"
     assert "its body is not the one" in child.json["fp4_quantize"]["reason"]
     assert "flashinfer-python==0.6.3" in child.stderr
@@ -190,25 +213,34 @@ def test_a_users_own_compiler_disable_edit_is_seen_through(
     assert run_child(compiles, release=edited).json is None
 
 
+NORM, QUANTIZATION = set(FAMILIES["norm"]), set(FAMILIES["quantization"])
+
+
 @pytest.mark.parametrize(
-    ("env", "verdicts"),
+    ("env", "enabled"),
     [
-        ({"FLASHINFER_SHIM": "off"}, ["disabled", "disabled"]),
-        ({"FLASHINFER_SHIM_PATCHES": "-fp4_quantize"}, ["applied", "disabled"]),
-        ({"FLASHINFER_SHIM_PATCHES": "fp4_quantize"}, ["disabled", "applied"]),
+        ({"FLASHINFER_SHIM": "off"}, set()),
+        ({"FLASHINFER_SHIM_PATCHES": "-fp4_quantize"}, {*NAMES} - {"fp4_quantize"}),
+        ({"FLASHINFER_SHIM_PATCHES": "fp4_quantize"}, {"fp4_quantize"}),
+        ({"FLASHINFER_SHIM_PATCHES": "-quantization"}, {*NAMES} - QUANTIZATION),
+        (
+            {"FLASHINFER_SHIM_PATCHES": "norm,-rmsnorm,page"},
+            NORM - {"rmsnorm"} | {*FAMILIES["page"]},
+        ),
     ],
 )
-def test_the_user_can_switch_patches_off(
-    run_child: RunChild, env: dict[str, str], verdicts: list[str]
+def test_the_user_can_switch_patches_and_families_off(
+    run_child: RunChild, env: dict[str, str], enabled: set[str]
 ) -> None:
     child = run_child(REPORT, release="0.6.3", env=env)
-    assert [r["verdict"] for r in child.json.values()] == verdicts
+    assert {n for n, r in child.json.items() if r["verdict"] != "disabled"} == enabled
+    assert deviating(child.json).keys() == {*NAMES} - enabled
     assert child.stderr == ""
 
 
 def test_a_wrong_setting_is_one_line_and_breaks_nothing(run_child: RunChild) -> None:
     child = run_child(REPORT, release="0.6.3", env={"FLASHINFER_SHIM_POLICY": "bold"})
-    assert {r["verdict"] for r in child.json.values()} == {"applied"}
+    assert deviating(child.json) == {}
     (line,) = child.stderr.splitlines()
     assert "FLASHINFER_SHIM_POLICY='bold' is not one of tested, adapt" in line
 
@@ -229,24 +261,54 @@ BREAK_BUILD = """
 """
 
 
-def test_our_fault_leaves_flashinfer_importable_and_untouched(run_child: RunChild) -> None:
+def test_one_failing_builder_leaves_its_function_untouched_and_the_others_of_the_module_applied(
+    run_child: RunChild,
+) -> None:
     child = run_child(
         BREAK_BUILD
-        + """
-    import json, flashinfer, shim
-    record = {r.patch: r for r in shim.status()}["fp4_quantize"]
-    print(json.dumps([str(record.verdict), record.traceback, record.action,
-                      flashinfer.fp4_quantize.__code__.co_filename]))
+        + f"""
+    import json, sys
+    sys.path.append({str(TESTS)!r})
+    import flashinfer, shim
+    from child_side import records
+    record = {{r.patch: r for r in shim.status()}}["fp4_quantize"]
+    print(json.dumps([record.traceback, record.action,
+                      flashinfer.fp4_quantize.__code__.co_filename, records()]))
     """,
         release="0.6.3",
     )
-    verdict, traceback, action, file = child.json
-    assert verdict == "failed"
+    traceback, action, file, records = child.json
+    assert records["fp4_quantize"]["verdict"] == "failed"
     assert "wheels came off" in traceback
+    assert "in build" in traceback
     assert "FLASHINFER_SHIM_PATCHES=-fp4_quantize" in action
     assert file.endswith(FP4_FILE)
+    # It was built first, and these are of the same module.
+    assert list(deviating(records)) == ["fp4_quantize"]
+    assert records["nvfp4_batched_quantize"]["verdict"] == "applied"
+    assert records["block_scale_interleave"]["verdict"] == "applied"
     (line,) = child.stderr.splitlines()
+    assert "(fp4_quantize failed)" in line
     assert "wheels came off" in line
+
+
+def test_many_failing_builders_are_one_line_for_each_module(run_child: RunChild) -> None:
+    child = run_child(
+        """
+        import torch, shim.patches.declared_op as ours
+        def build(site): raise RuntimeError("wheels came off")
+        ours.build = build
+        import json, flashinfer, shim
+        failed = [r.target.partition(":")[0] for r in shim.status() if r.verdict == "failed"]
+        print(json.dumps([failed, [str(r.verdict) for r in shim.status()][:2]]))
+        """,
+        release="0.6.3",
+    )
+    failed, (cuda_version, fp4_quantize) = child.json
+    assert cuda_version == fp4_quantize == "applied"
+    assert len(failed) > 2 * len(set(failed))
+    assert len(child.stderr.splitlines()) == len(set(failed)), child
+    assert "shim.status() says what to do about each" in child.stderr
 
 
 def test_our_fault_raises_where_the_shim_is_required(run_child: RunChild) -> None:
@@ -275,15 +337,25 @@ def test_a_module_is_patched_wholly_or_not_at_all(run_child: RunChild) -> None:
             f"{name}.{key}" for name, module in list(sys.modules.items())
             if name.startswith("flashinfer")
             for key, value in list(vars(module).items())
-            if key == "fp4_quantize" and "fp4_quantization" not in value.__code__.co_filename
+            if hasattr(value, "__flashinfer_shim_replaces__")
+            and value.__module__ == "flashinfer.fp4_quantization"
         ]
-        print(json.dumps([left, {r.patch: str(r.verdict) for r in shim.status()}]))
+        print(json.dumps([left, {r.patch: [str(r.verdict), r.target] for r in shim.status()}]))
         """,
         release="0.6.3",
     )
-    left, verdicts = child.json
+    left, records = child.json
     assert left == []
-    assert verdicts == {"cuda_version": "applied", "fp4_quantize": "failed"}
+    of_the_module = {
+        name: verdict
+        for name, (verdict, target) in records.items()
+        if target.startswith("flashinfer.fp4_quantization:")
+    }
+    assert len(of_the_module) >= 3
+    assert set(of_the_module.values()) <= {"failed", "not needed"}
+    assert of_the_module["fp4_quantize"] == of_the_module["block_scale_interleave"] == "failed"
+    failed = {name for name, (verdict, _) in records.items() if verdict == "failed"}
+    assert failed <= of_the_module.keys()
 
 
 def test_a_function_that_somebody_else_replaced_is_left_to_them(run_child: RunChild) -> None:
@@ -315,10 +387,11 @@ def test_a_module_that_is_reloaded_or_imported_again_is_patched_again(run_child:
         import importlib, json, sys
         import flashinfer, shim
         answers = []
+        before = [r.verdict for r in shim.status()]
         def look():
             module = sys.modules["flashinfer.fp4_quantization"]
             answers.append(hasattr(module.fp4_quantize, "__wrapped__"))
-            answers.append({str(r.verdict) for r in shim.status()} == {"applied"})
+            answers.append([r.verdict for r in shim.status()] == before)
         look()
         importlib.reload(sys.modules["flashinfer.fp4_quantization"])
         look()
@@ -340,7 +413,7 @@ def test_upstream_logging_wrappers_are_patched_too(run_child: RunChild) -> None:
         release="0.6.3",
         env={"FLASHINFER_LOGLEVEL": "1", "FLASHINFER_LOGDEST": "stderr"},
     )
-    assert {r["verdict"] for r in child.json.values()} == {"applied"}
+    assert deviating(child.json) == {}
 
 
 def test_flashinfer_modules_look_native_after_a_patch(run_child: RunChild) -> None:
@@ -408,12 +481,15 @@ def test_a_package_that_is_executed_again_keeps_its_patches_in_the_ledger(
         """
         import importlib, json
         import flashinfer, shim
+        before = [str(r.verdict) for r in shim.status()]
         importlib.reload(flashinfer)
-        print(json.dumps([str(r.verdict) for r in shim.status()]))
+        print(json.dumps([before, [str(r.verdict) for r in shim.status()]]))
         """,
         release="0.6.3",
     )
-    assert child.json == ["applied", "applied"]
+    before, after = child.json
+    assert before == after
+    assert "applied" in after
 
 
 def test_whatever_stands_for_flashinfer_in_a_test_does_not_break_activate(
@@ -432,4 +508,4 @@ def test_whatever_stands_for_flashinfer_in_a_test_does_not_break_activate(
         """,
         release="0.6.3",
     )
-    assert child.json == ["pending"] * 6
+    assert child.json == ["pending"] * 3 * len(NAMES)

@@ -10,6 +10,8 @@ from ...opaque.declare import MakeTensor, Op, Uncovered
 _HIDDEN = 256
 #: What kernels for one model alone are compiled for.
 _WAN_HIDDEN, _GATED_HIDDEN, _GATED_HEAD, _MHC_HIDDEN = 3072, 8192, 64, 1024
+#: FP4 conversion, and the last of the line that three kernels were written for.
+_BLACKWELL, _DATACENTER = (10, 0), (10, 7)
 _PAIR, _TRIPLE = "(Tensor, Tensor)", "(Tensor, Tensor, Tensor)"
 
 
@@ -192,7 +194,14 @@ OPS = (
         "()",
         mutates=("out", "block_scale", "normed_out", "residual"),
     ),
-    Op("rmsnorm_fp4quant", _norm, _PAIR, out=("y_fp4", "block_scale"), capability=(10, 0)),
+    Op(
+        "rmsnorm_fp4quant",
+        _norm,
+        _PAIR,
+        out=("y_fp4", "block_scale"),
+        requires=("cutlass",),
+        capability=_BLACKWELL,
+    ),
     Op(
         "add_rmsnorm_fp4quant",
         _add_norm,
@@ -200,7 +209,8 @@ OPS = (
         _both_layouts,
         mutates=("residual", "y_out"),
         out=("y_fp4", "block_scale", "block_scale_unswizzled"),
-        capability=(10, 0),
+        requires=("cutlass",),
+        capability=_BLACKWELL,
     ),
     Op(
         "fused_rmsnorm_silu",
@@ -234,14 +244,14 @@ OPS = (
         mutates=("sf_out",),
         out=("residual_out", "norm_out"),
     ),
-    # The three that need a card of compute capability 10.x exactly: by rule, so that a graph can
-    # be traced on another.
+    # By rule, so that a graph with the next two can be traced on a card that they do not run on.
     Op(
         "gated_residual_rmsnorm",
         lambda make, m: {**_gated_residual(make, m), "weight": make(_GATED_HIDDEN)},
         out=("out",),
         fake=_like("residual"),
-        capability=(10, 0),
+        capability=_BLACKWELL,
+        newest=_DATACENTER,
     ),
     Op(
         "gated_residual_next_rmsnorm",
@@ -249,9 +259,17 @@ OPS = (
         _PAIR,
         out=("residual_out", "ffn_input"),
         fake=_like("residual", "branch"),
-        capability=(10, 0),
+        capability=_BLACKWELL,
+        newest=_DATACENTER,
     ),
-    Op("rmsnorm_sigmoid_gate", _sigmoid_gate, "()", mutates=("input",), capability=(10, 0)),
+    Op(
+        "rmsnorm_sigmoid_gate",
+        _sigmoid_gate,
+        "()",
+        mutates=("input",),
+        capability=_BLACKWELL,
+        newest=_DATACENTER,
+    ),
     Op("mhc_post", _mhc_post),
     Op("mhc_pre_big_fuse", _mhc_pre_summed, _TRIPLE),
     Op("mhc_pre_big_fuse_with_prenorm", _mhc_pre, _TRIPLE),
@@ -266,11 +284,6 @@ OPS = (
     ),
 )
 
-_ADDRESSES = "it answers by the addresses of tensors, which a compiler has none of"
 UNCOVERED = (
-    Uncovered("supports_gated_residual_rmsnorm", _ADDRESSES),
-    Uncovered("supports_gated_residual_next_rmsnorm", _ADDRESSES),
-    Uncovered("mhc_pre_big_fuse_with_norm_supported", _ADDRESSES),
-    Uncovered("mhc_fused_post_pre_supported", _ADDRESSES),
     Uncovered("mhc_fused_post_pre", "whether it returns anything depends on the card and the size"),
 )

@@ -113,6 +113,18 @@ OPS = (
         out=("batch_indices", "positions"),
         # In shadow it imports Triton, which not every torch comes with.
         fake=_indices_fake,
+        requires=("triton",),
+    ),
+)
+
+TRACES = (
+    Traces(
+        "get_seq_lens",
+        lambda make, m: {
+            "kv_indptr": make(m + 1, dtype="int32", values="range"),
+            "kv_last_page_len": make(m, dtype="int32"),
+            "page_size": _PAGES[1],
+        },
     ),
 )
 

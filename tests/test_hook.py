@@ -378,6 +378,46 @@ def test_a_function_that_somebody_else_replaced_is_left_to_them(run_child: RunCh
     assert len(child.stderr.splitlines()) == 1
 
 
+# --- compiling one by one -----------------------------------------------------------------------
+
+
+def test_ten_patched_functions_compiled_one_by_one_do_not_reach_the_recompile_limit(
+    run_child: RunChild,
+) -> None:
+    # Dynamo counts by code object, and gives up at eight for one.
+    child = run_child(
+        f"""
+        import json, sys
+        sys.path.append({str(TESTS)!r})
+        from child_side import *
+        pretend()
+        import torch
+        import shim
+        from shim.patches.ops import OPS
+        from shim.proof.making import fake
+        import flashinfer
+        functions = {{
+            r.patch: getattr(sys.modules[r.target.partition(":")[0]], r.patch)
+            for r in shim.status() if r.patch in OPS and r.verdict == "applied"
+        }}
+        chosen = list(functions)[:10]
+        errors = {{}}
+        with fake_cuda():
+            for name in chosen:
+                compiled = torch.compile(functions[name], fullgraph=True, backend="eager")
+                arguments = OPS[name].example(fake(), 16)
+                errors[name] = error_of(lambda: compiled(**arguments))
+        codes = {{functions[name].__code__ for name in chosen}}
+        limit = torch._dynamo.config.recompile_limit
+        print(json.dumps([errors, len(codes), limit]))
+        """,
+        release="0.6.3",
+    )
+    errors, codes, limit = child.json
+    assert set(errors.values()) == {None}, errors
+    assert len(errors) == codes == 10 > limit
+
+
 # --- importing in other ways --------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shim import patches
 from shim.settings import PATCHES, VARIABLES, read
 
 KNOWN = ("cuda_version", "fp4_quantize")
@@ -67,6 +68,42 @@ def test_patches_are_chosen_by_name_and_left_out_with_a_dash(text: str, enabled:
     settings = read({PATCHES: text}, KNOWN)
     assert settings.enabled == enabled
     assert settings.complaints == ()
+
+
+FAMILIES = {"toolchain": ("cuda_version",), "quantization": ("fp4_quantize", "mxfp8_quantize")}
+MEMBERS = tuple(name for names in FAMILIES.values() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("text", "enabled"),
+    [
+        ("quantization", {"fp4_quantize", "mxfp8_quantize"}),
+        ("-quantization", {"cuda_version"}),
+        ("quantization,-fp4_quantize", {"mxfp8_quantize"}),
+        ("-fp4_quantize quantization", {"mxfp8_quantize"}),
+        ("toolchain mxfp8_quantize", {"cuda_version", "mxfp8_quantize"}),
+        ("toolchain,quantization", set(MEMBERS)),
+        ("all,-toolchain,-quantization", set()),
+    ],
+)
+def test_a_family_stands_for_all_of_its_patches(text: str, enabled: set[str]) -> None:
+    settings = read({PATCHES: text}, MEMBERS, FAMILIES)
+    assert settings.enabled == enabled
+    assert settings.complaints == ()
+
+
+def test_a_complaint_lists_the_families_and_not_every_patch() -> None:
+    settings = read({PATCHES: "norms"}, MEMBERS, FAMILIES)
+    assert settings.enabled == set(MEMBERS)
+    (complaint,) = settings.complaints
+    assert "names norms, which no patch is called" in complaint
+    assert "all, toolchain, quantization and the names" in complaint
+    assert "mxfp8_quantize" not in complaint
+
+
+def test_no_family_has_the_name_of_a_patch() -> None:
+    assert not set(patches.FAMILIES).intersection(patches.NAMES)
+    assert "all" not in {*patches.FAMILIES, *patches.NAMES}
 
 
 def test_an_unknown_patch_is_complained_of_and_the_rest_of_the_list_is_used() -> None:

@@ -60,6 +60,8 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         "get_device_properties": lambda device=None: properties,
         "get_device_name": lambda device=None: properties.name,
         "is_current_stream_capturing": lambda: False,
+        "_exchange_device": lambda device: 0,
+        "_maybe_exchange_device": lambda device: 0,
         # The compiler takes device properties for a constant if they are of the type so called.
         "_CudaDeviceProperties": types.SimpleNamespace,
     }

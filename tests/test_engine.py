@@ -129,6 +129,11 @@ ENGINE = f"""
         agrees(lambda x: scale(x, 2.0, sign=Mode.NEGATED), x),
         agrees(lambda x: scale(x, 2.0, recipe=None), x),
         agrees(lambda x: scale(x, 2.0, recipe=Recipe(5, Mode.NEGATED)), x)]
+    torch._dynamo.reset()
+    given = torch.compile(
+        lambda x, r: scale(x, 2.0, recipe=r), fullgraph=True, backend="eager", dynamic=True)
+    answers["a dataclass given"] = [
+        torch.equal(given(x, r), scale(x, 2.0, recipe=r)) for r in (Recipe(5), Recipe(7))]
     toy.CALLS.clear()
     compiled(lambda x: scale(x, 2.0, sign=Mode.NEGATED, recipe=Recipe(5)) + scale(x, 2.0), x)
     answers["what arrives"] = [
@@ -196,6 +201,7 @@ def test_the_engine_carries_outputs_mutation_and_odd_values(run_child: RunChild)
     answers = run_child(ENGINE.replace("TOY", repr(TOY)), release="0.6.3").json
     assert answers["number or tensor"] == [True, True]
     assert answers["enum and dataclass"] == [True, True, True]
+    assert answers["a dataclass given"] == [True, True]
     assert answers["what arrives"] == [True, False]
     assert answers["an output given"] is True
     assert answers["it is returned"] is True

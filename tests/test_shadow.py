@@ -148,6 +148,14 @@ def by_number(x):
     blocks = max(1, min(rows // 2, 132)) * 0 + min([3, 4])
     return torch.empty(rows + int(2.5), columns + blocks, device=x.device)
 
+ROWS = {4: 6}
+
+def by_size(x):
+    return torch.empty(ROWS[x.shape[0]], x.shape[1], device=x.device)
+
+def with_a_number(x):
+    return torch.tensor([1.0, 2.0], device=x.device)
+
 @functools.cache
 def _get_compiled_pair_kernel(hidden) -> Tuple[Callable, int]:
     raise RuntimeError("the real kernel was compiled")
@@ -188,6 +196,7 @@ WORLD = (
     exec(compile(source, "toy.py", "exec"), vars(fake))
 
     answers = {}
+    real = torch.empty(4, 8)
     with fake_cuda():
         x = torch.empty(4, 8, device="cuda")
         run = lambda name: shadow.run(getattr(fake, name), dict(x=x))
@@ -203,16 +212,19 @@ WORLD = (
         answers["a table of functions"] = [
             list(out.shape), [l.args for l in loaded], sorted(fake.DISPATCH)]
         answers["a tensor of a module"] = describe([run("with_a_constant")[0]])
+        answers["a constant"] = describe([run("with_a_number")[0]])
         answers["a kernel with numbers"] = list(run("tuned")[0].shape)
         out, loaded = run("baked")
         answers["a program"] = [list(out.shape), [l.args for l in loaded]]
         mode = torch._subclasses.fake_tensor.FakeTensorMode(
             shape_env=torch.fx.experimental.symbolic_shapes.ShapeEnv())
         with mode:
-            symbolic = mode.from_tensor(torch.empty(4, 8))
+            symbolic = mode.from_tensor(real)
             out, _ = shadow.run(fake.by_number, dict(x=symbolic))
-        answers["numbers of symbolic sizes"] = [
-            describe([out])[0][0], len(mode.shape_env.guards)]
+            free = len(mode.shape_env.guards)
+            tied, _ = shadow.run(fake.by_size, dict(x=symbolic))
+        answers["numbers of symbolic sizes"] = [describe([out])[0][0], free]
+        answers["a table by size"] = [describe([tied])[0][0], len(mode.shape_env.guards) > 0]
         with torch._subclasses.fake_tensor.FakeTensorMode():
             x = torch.empty(4, 8, device="cuda")
             answers["a number from a tensor"] = error_of(lambda: run("reading"))
@@ -240,6 +252,8 @@ def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) ->
     kind, text = answers["a number from a tensor"]
     assert kind == "RuntimeError"
     assert "reading reads a number from a tensor" in text
+    assert answers["a constant"] == [[[2], [1], "torch.float32", "cuda"]]
+    assert answers["a table by size"] == [[6, 8], True]
     assert answers["numbers of symbolic sizes"] == [[6, 11], 0]
     kind, text = answers["an unknown launcher"]
     assert kind == "UnknownLauncher"

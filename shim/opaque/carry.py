@@ -13,6 +13,7 @@ import dataclasses
 import enum
 import inspect
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -243,7 +244,11 @@ def _dataclass(parameter: inspect.Parameter, kind: type) -> Carrier:
         texts = []
         for name in names:
             item = getattr(value, name)
-            texts.append(f"{name}={item.name}" if name in enums else f"{name}={item!r}")
+            if name in enums:
+                item = item.name
+            elif isinstance(item, int):
+                item = operator.index(item)  # of a symbolic number, which ties the graph to it
+            texts.append(f"{name}={item}" if name in enums else f"{name}={item!r}")
         return ";".join(texts)
 
     def read(text: str) -> Any:

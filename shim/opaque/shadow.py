@@ -51,10 +51,22 @@ def run(
             on the list of launchers.
         Exception: whatever upstream's Python raises for these arguments.
     """
+    try:
+        return _run(function, arguments)
+    except TypeError as fault:
+        if "SymInt" not in str(fault):
+            raise
+        # It looks something up by a symbolic size, which has no hash: tie the graph to the sizes.
+        return _run(function, {name: _sized(value, int) for name, value in arguments.items()})
+
+
+def _run(
+    function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> tuple[Any, tuple[Loaded, ...]]:
     world = _World()
     name = getattr(function, "__name__", "")
     try:
-        with _Aligned():
+        with _WithoutDevice():
             result = world.translate(name, function)(**arguments)
     except DataDependentOutputException as fault:
         raise RuntimeError(
@@ -70,25 +82,39 @@ def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[L
     A function may choose its kernel by a size. Nothing of that may tie a graph to the size, as it
     would if the size were symbolic here. May raise whatever :func:`run` does.
     """
-    return run(function, {name: _concrete(value) for name, value in arguments.items()})[1]
+    return _run(function, {name: _sized(value, concrete) for name, value in arguments.items()})[1]
 
 
-def _concrete(value: Any) -> Any:
+def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
+    """An argument whose sizes are what ``number`` makes of them."""
+    if isinstance(value, torch.SymInt):
+        return number(value)
     if isinstance(value, (tuple, list)):
-        return getattr(type(value), "_make", type(value))(map(_concrete, value))
+        items = (_sized(item, number) for item in value)
+        return getattr(type(value), "_make", type(value))(items)
     if not isinstance(value, torch.Tensor):
-        return concrete(value)
-    size, stride = map(concrete, value.size()), map(concrete, value.stride())
+        return value
+    size, stride = map(number, value.size()), map(number, value.stride())
     return value.new_empty_strided(tuple(size), tuple(stride))
 
 
-class _Aligned(TorchFunctionMode):
-    """Tensors without data lie where kernels want them, as freshly allocated ones do."""
+class _WithoutDevice(TorchFunctionMode):
+    """Tensors without data lie where kernels want them, as freshly allocated ones do.
+
+    A constant has its size and type alone: its data would be sent to the device.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return 0 if func is torch.Tensor.data_ptr else func(*args, **(kwargs or {}))
+        options = dict(kwargs or {})
+        if func is torch.Tensor.data_ptr:
+            return 0
+        if func is torch.tensor and torch.device(options.get("device") or "cpu").type != "cpu":
+            device = options.pop("device")
+            made = func(*args, **options)
+            return torch.empty(made.shape, dtype=made.dtype, device=device)
+        return func(*args, **options)
 
 
 class _World:

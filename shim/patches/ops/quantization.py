@@ -148,7 +148,7 @@ OPS = (
     Op("mxfp8_quantize", _rows, _PAIR, capability=_BLACKWELL),
     Op(
         "mxfp8_quantize_bshd",
-        lambda make, m: {"x": make(1, m, 4, 128)},
+        lambda make, m: {"x": make(1, m, 6, 128)},
         _PAIR,
         capability=_BLACKWELL,
     ),

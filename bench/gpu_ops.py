@@ -229,6 +229,17 @@ def one_by_one(ops: list[str], jobs: int) -> list[dict[str, Any]]:
         return list(pool.map(call, ops))
 
 
+def unfit(op: Op) -> str:
+    """Why an op cannot run here, empty if it can."""
+    here = torch.cuda.get_device_capability()
+    if op.capability > here:
+        return "needs compute capability {}.{}".format(*op.capability)
+    if op.newest is not None and op.newest < here:
+        return "has no kernel for cards newer than {}.{}".format(*op.newest)
+    missing = [name for name in op.requires if importlib.util.find_spec(name) is None]
+    return f"needs {', '.join(missing)}" if missing else ""
+
+
 def live(target: str) -> Callable[..., Any]:
     module, _, name = target.partition(":")
     function: Callable[..., Any] = getattr(import_module(module), name)
@@ -255,11 +266,8 @@ def main() -> int:
     for name, record in records.items():
         if options.ops and name not in options.ops:
             continue
-        need = OPS[name].capability
-        if str(record.verdict) != "applied":
-            rows.append({"op": name, "refused": record.reason, "ways": {}})
-        elif need > torch.cuda.get_device_capability():
-            why = f"needs compute capability {need[0]}.{need[1]}"
+        why = record.reason if str(record.verdict) != "applied" else unfit(OPS[name])
+        if why:
             rows.append({"op": name, "refused": why, "ways": {}})
         else:
             tried.append(name)

@@ -14,7 +14,6 @@ counted. Exit status: 0 if every other op passed in every way, 1 if one did not.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -168,8 +167,9 @@ class Stack:
         flashinfer.fused_add_rmsnorm(hidden, residual, self.weights["norm"])
         scale = torch.ones(1, device=x.device)
         quantized, scales = flashinfer.fp4_quantize(hidden, scale)
+        signs = flashinfer.packbits((hidden > 0).flatten())
         # sm_90 has no FP4 conversion: what was not written is returned for its shape alone.
-        return q, k, hidden, residual * 2, quantized[:0], scales[:0]
+        return q, k, hidden, residual * 2, signs, quantized[:0], scales[:0]
 
 
 def try_stack(m: int) -> dict[str, str]:
@@ -236,8 +236,16 @@ def unfit(op: Op) -> str:
         return "needs compute capability {}.{}".format(*op.capability)
     if op.newest is not None and op.newest < here:
         return "has no kernel for cards newer than {}.{}".format(*op.newest)
-    missing = [name for name in op.requires if importlib.util.find_spec(name) is None]
+    missing = [name for name in op.requires if not importable(name)]
     return f"needs {', '.join(missing)}" if missing else ""
+
+
+def importable(module: str) -> bool:
+    try:
+        import_module(module)
+    except ImportError:
+        return False
+    return True
 
 
 def live(target: str) -> Callable[..., Any]:
@@ -280,10 +288,9 @@ def main() -> int:
         for ways in stacks.values()
         for key, way in (ways.items() if isinstance(ways, dict) else [("died", ways)])
     )
-    with_dsl = importlib.util.find_spec("cutlass") is not None
     report = {
         "flashinfer": flashinfer.__version__,
-        "variant": f"{'with' if with_dsl else 'without'} nvidia-cutlass-dsl",
+        "variant": f"{'with' if importable('cutlass') else 'without'} nvidia-cutlass-dsl",
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(),
         "capability": torch.cuda.get_device_capability(),

@@ -98,7 +98,8 @@ def _paged_kv(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _shuffled(make: MakeTensor, m: int) -> dict[str, Any]:
-    return {"input_tensor": make(128 * m, 16, dtype="uint8"), "epilogue_tile_m": 128}
+    rows = (m + 127) // 128 * 128
+    return {"input_tensor": make(rows, 16, dtype="uint8"), "epilogue_tile_m": 128}
 
 
 def _shuffled_fake(input_tensor: Any, **_: Any) -> Any:

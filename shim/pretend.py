@@ -60,6 +60,7 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         "get_device_properties": lambda device=None: properties,
         "get_device_name": lambda device=None: properties.name,
         "is_current_stream_capturing": lambda: False,
+        "current_stream": lambda device=None: types.SimpleNamespace(cuda_stream=0),
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
         # The compiler takes device properties for a constant if they are of the type so called.
@@ -110,9 +111,9 @@ def _do_without_a_device_guard() -> None:
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             assigned(self, index, value)
         elif isinstance(value, torch.Tensor):
-            getitem(self, index).copy_(value)
+            torch.ops.aten.copy_.default(getitem(self, index), value)
         else:
-            getitem(self, index).fill_(value)
+            torch.ops.aten.fill_.Scalar(getitem(self, index), value)
 
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self if self.device.type == "cuda" else moved(self, *args, **kwargs)

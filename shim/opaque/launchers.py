@@ -184,8 +184,9 @@ def _recording(
 
 
 def concrete(value: Any) -> Any:
-    """The size that the compiler has before it, for a symbolic one; no graph is tied to it."""
-    return value.node.hint if isinstance(value, torch.SymInt) else value
+    """What the compiler has before it, for a symbolic number; no graph is tied to it."""
+    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return value.node.hint if isinstance(value, symbolic) else value
 
 
 class _Refusing:

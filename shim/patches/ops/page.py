@@ -127,14 +127,3 @@ TRACES = (
         },
     ),
 )
-
-TRACES = (
-    Traces(
-        "get_seq_lens",
-        lambda make, m: {
-            "kv_indptr": make(m + 1, dtype="int32", values="range"),
-            "kv_last_page_len": make(m, dtype="int32"),
-            "page_size": 16,
-        },
-    ),
-)

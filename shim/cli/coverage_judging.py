@@ -135,7 +135,9 @@ def _classify(definition: Definition, exported: tuple[str, ...], finding: Findin
         elif reason := coverage_rules.apart(definition):
             status = NOT_IN_FORWARD
         else:
-            status, reason = NOT_COVERED, coverage_rules.backend(definition) or NOT_LOOKED_AT
+            status, reason = NOT_COVERED, NOT_LOOKED_AT
+            if not any(name.count(".") == 1 for name in exported):
+                reason = coverage_rules.backend(definition) or reason
     return Public(name, definition, exported, family, status, reason, finding)
 
 

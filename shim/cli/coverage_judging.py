@@ -19,6 +19,19 @@ NOT_LOOKED_AT = "not looked at yet"
 
 #: Where functions are called as others are that a declaration means.
 _NAMESAKES = ("flashinfer.triton.*", "flashinfer.experimental.*", "flashinfer.*_backend*")
+#: Family, status and reason by the name of a function that is no op for a declared reason.
+_DECLARED = {
+    **{
+        entry.name: (family, NOT_COVERED, entry.reason)
+        for family, entries in ops.UNCOVERED.items()
+        for entry in entries
+    },
+    **{
+        entry.name: (family, TRACES, "")
+        for family, traces in ops.TRACES.items()
+        for entry in traces
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -161,17 +174,3 @@ def _declared(definition: Definition) -> tuple[str, str, str] | None:
     if any(fnmatchcase(definition.module, pattern) for pattern in _NAMESAKES):
         return None
     return _DECLARED.get(definition.name)
-
-
-_DECLARED = {
-    **{
-        entry.name: (family, NOT_COVERED, entry.reason)
-        for family, entries in ops.UNCOVERED.items()
-        for entry in entries
-    },
-    **{
-        entry.name: (family, TRACES, "")
-        for family, traces in ops.TRACES.items()
-        for entry in traces
-    },
-}

@@ -76,16 +76,17 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
 
 
 def _do_without_a_device_guard() -> None:
-    """Let ``tensor[a:b]``, ``tensor[rows]`` and ``tensor.cuda()`` work on fake CUDA tensors.
+    """Let ``tensor[a:b]``, ``tensor[rows]``, ``contiguous`` and ``cuda`` work on fake CUDA tensors.
 
     Without a device there is no device guard for them. Plain slices and whole numbers become the
-    narrow and select that they are, a tensor the index that it is; what is on the device stays
-    there; all else is left.
+    narrow and select that they are, a tensor the index that it is, a contiguous copy the clone
+    that it is; what is on the device stays there; all else is left.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
     fake: Any = FakeTensor
-    indexed, assigned, moved = fake.__getitem__, fake.__setitem__, fake.cuda
+    indexed, assigned = fake.__getitem__, fake.__setitem__
+    packed, moved = fake.contiguous, fake.cuda
 
     def getitem(self: Any, index: Any) -> Any:
         items = index if isinstance(index, tuple) else (index,)
@@ -115,10 +116,16 @@ def _do_without_a_device_guard() -> None:
         else:
             torch.ops.aten.fill_.Scalar(getitem(self, index), value)
 
+    def contiguous(self: Any, memory_format: Any = torch.contiguous_format) -> Any:
+        if self.device.type != "cuda" or self.is_contiguous(memory_format=memory_format):
+            return packed(self, memory_format=memory_format)
+        return torch.ops.aten.clone.default(self, memory_format=memory_format)
+
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self if self.device.type == "cuda" else moved(self, *args, **kwargs)
 
-    fake.__getitem__, fake.__setitem__, fake.cuda = getitem, setitem, cuda
+    fake.__getitem__, fake.__setitem__ = getitem, setitem
+    fake.contiguous, fake.cuda = contiguous, cuda
 
 
 def _from_front(bound: Any, size: Any) -> Any:

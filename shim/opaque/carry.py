@@ -162,7 +162,7 @@ def _tensor_or_number(parameter: inspect.Parameter) -> Carrier:
     def encode(value: Any) -> tuple[Any, ...]:
         if value is None or isinstance(value, torch.Tensor):
             return value, None
-        return None, float(value)
+        return None, value if isinstance(value, float) else float(value)
 
     def decode(tensor: torch.Tensor | None, number: float | None) -> Any:
         return number if tensor is None else tensor

@@ -29,7 +29,16 @@ def _layernorm(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _quantized(make: MakeTensor, m: int) -> dict[str, Any]:
-    return {"out": make(m, _HIDDEN, dtype="float8_e4m3fn"), "scale": 0.5}
+    import inspect
+
+    from flashinfer.norm import rmsnorm_quant
+
+    # Up to 0.6.6 a number; from then on a number is copied to the card, which no capture can hold.
+    scale = inspect.signature(rmsnorm_quant, eval_str=True).parameters["scale"]
+    return {
+        "out": make(m, _HIDDEN, dtype="float8_e4m3fn"),
+        "scale": 0.5 if scale.annotation is float else make(1, dtype="float32", values=(0.5,)),
+    }
 
 
 def _norm_quant(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -45,11 +54,12 @@ def _layernorm_quant(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _add_norm_block_quant(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = 4 * m  # scales come for four rows at a time
     return {
-        "out": make(m, _HIDDEN, dtype="float8_e4m3fn"),
-        "block_scale": make(_HIDDEN // 128, (m + 3) // 4 * 4, dtype="float32"),
-        "normed_out": make(m, _HIDDEN),
-        **_add_norm(make, m),
+        "out": make(rows, _HIDDEN, dtype="float8_e4m3fn"),
+        "block_scale": make(_HIDDEN // 128, rows, dtype="float32"),
+        "normed_out": make(rows, _HIDDEN),
+        **_add_norm(make, rows),
     }
 
 

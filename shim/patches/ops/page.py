@@ -7,7 +7,7 @@ from typing import Any
 
 from ...opaque.declare import MakeTensor, Op, Traces
 
-_KV_HEADS, _HEAD = 2, 64
+_KV_HEADS, _HEAD = 2, 128
 _CKV, _KPE = 512, 64
 #: One request, with room for as many rows as anybody asks for: 64 pages of 16.
 _PAGES = (64, 16)

@@ -60,6 +60,10 @@ def callback(x: torch.Tensor, hook: object = print) -> torch.Tensor:
     return x + 1
 
 
+def read(x: torch.Tensor, amount: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x).fill_(float(amount))
+
+
 def bare(x: torch.Tensor, anything) -> torch.Tensor:
     return x + anything
 
@@ -129,6 +133,8 @@ ENGINE = f"""
         agrees(lambda x: scale(x, 2.0, sign=Mode.NEGATED), x),
         agrees(lambda x: scale(x, 2.0, recipe=None), x),
         agrees(lambda x: scale(x, 2.0, recipe=Recipe(5, Mode.NEGATED)), x)]
+    read = op("read")
+    answers["a number read from a tensor"] = agrees(lambda x, t: read(x, t) + 1, x, two)
     torch._dynamo.reset()
     given = torch.compile(
         lambda x, r: scale(x, 2.0, recipe=r), fullgraph=True, backend="eager", dynamic=True)
@@ -202,6 +208,7 @@ def test_the_engine_carries_outputs_mutation_and_odd_values(run_child: RunChild)
     assert answers["number or tensor"] == [True, True]
     assert answers["enum and dataclass"] == [True, True, True]
     assert answers["a dataclass given"] == [True, True]
+    assert answers["a number read from a tensor"] is True
     assert answers["what arrives"] == [True, False]
     assert answers["an output given"] is True
     assert answers["it is returned"] is True

@@ -23,6 +23,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from . import symbolic
 from .identity import REPLACES
@@ -65,6 +66,9 @@ def _run(
 ) -> tuple[Any, tuple[Loaded, ...]]:
     world = _World()
     name = getattr(function, "__name__", "")
+    result = None
+    pending = _pending()
+    met = list(pending)
     try:
         with _WithoutDevice():
             result = world.translate(name, function)(**arguments)
@@ -73,7 +77,29 @@ def _run(
             f"{name} reads a number from a tensor ({fault}), which no graph can hold: give the "
             "number itself where it takes one"
         ) from fault
+    finally:
+        # A number that was read for a kernel alone is no output of the op. The compiler looks for
+        # every new one among the outputs, and refuses the op if one is missing.
+        if len(pending) > len(met):
+            wanted = _unbacked(result).union(met)
+            pending[:] = [symbol for symbol in pending if symbol in wanted]
     return result, tuple(world.loaded)
+
+
+def _pending() -> list[Any]:
+    """Symbols of numbers read from tensors that the compiler has not met yet; may be changed."""
+    mode = detect_fake_mode()
+    shape_env = None if mode is None else mode.shape_env
+    return [] if shape_env is None else shape_env.pending_fresh_unbacked_symbols
+
+
+def _unbacked(result: Any) -> set[Any]:
+    """Symbols of what the sizes of the results depend on beside the inputs' sizes."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # it brings sympy
+
+    kinds = (torch.Tensor, torch.SymInt, torch.SymFloat)
+    found = [value for value in tree_leaves(result) if isinstance(value, kinds)]
+    return set().union(*map(free_unbacked_symbols, found))
 
 
 def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[Loaded, ...]:

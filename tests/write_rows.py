@@ -24,7 +24,9 @@ from shim.patches.ops import OPS
 from shim.upstream import FunctionFacts, Sources
 
 #: Where functions of the same names live that are not the ones that users call.
-_OTHERS = re.compile(r"flashinfer\.(triton|trace|testing|experimental)\b|.*(\.kernels|_backend)\b")
+_OTHERS = re.compile(r"flashinfer\.(triton|trace|testing|experimental)\b")
+#: Where such functions stand behind the ones that users call, if there are such.
+_BEHIND = re.compile(r".*(\.kernels|_backend)\b")
 _DEFINITION = re.compile(r"^def (\w+)\(", re.MULTILINE)
 
 
@@ -42,7 +44,8 @@ def index(package: Path) -> Mapping[str, list[str]]:
 
 def find(sources: Sources, modules: Mapping[str, list[str]], name: str) -> FunctionFacts | None:
     """The function as its defining module has it; None where the release has no such function."""
-    found = modules.get(name, [])
+    every = modules.get(name, [])
+    found = [module for module in every if not _BEHIND.match(module)] or every
     if len(found) > 1:
         raise SystemExit(f"{name} is defined in {', '.join(found)}")
     return sources.facts(found[0], name) if found else None
@@ -68,6 +71,9 @@ def main() -> None:
             else:
                 runs.append({"since": release, "until": release, **state})
         print(release, file=sys.stderr)
+    absent = ", ".join(name for name, runs in rows.items() if not runs)
+    if absent:
+        raise SystemExit(f"no release has {absent}")
     ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 

@@ -23,6 +23,10 @@ def _scale(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**_rows(make, m), "global_scale": make(1, dtype="float32")}
 
 
+def _token_scales(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_rows(make, m), "global_scale_inv": make(1, dtype="float32")}
+
+
 def _nvfp4(make: MakeTensor, m: int) -> dict[str, Any]:
     return {"a": make(m, _HIDDEN), "a_global_sf": make(1, dtype="float32")}
 
@@ -95,6 +99,14 @@ def _paged_kv(make: MakeTensor, m: int) -> dict[str, Any]:
         **{name: make(1, dtype="float32") for name in ("k_scale", "v_scale")},
         **{name: make(1, m, heads, head) for name in ("output_k", "output_v")},
     }
+
+
+def _materialized(make: MakeTensor, m: int) -> dict[str, Any]:
+    pages, head = (4, 2, 16), 64
+    caches = {f"{name}_cache": make(*pages, head // 2, dtype="uint8") for name in "kv"}
+    scales = {f"{name}_block_scales": make(*pages, head // 16, dtype="uint8") for name in "kv"}
+    tables = {"block_tables": make(m, 4, dtype="int32"), "seq_lens": make(m, dtype="int32")}
+    return {**caches, **scales, **tables, "max_kv_len": 64}
 
 
 def _shuffled(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -206,6 +218,33 @@ OPS = (
     Op("nvfp4_kv_quantize", _scale, _PAIR, capability=_BLACKWELL),
     Op("nvfp4_kv_dequantize", _kv),
     Op("nvfp4_kv_dequantize_paged", _paged_kv, "()", mutates=("output_k", "output_v")),
+    Op(
+        "nvfp4_kv_materialize_fp8",
+        _materialized,
+        _PAIR,
+        out=("out",),
+        requires=("cutlass",),
+        capability=_BLACKWELL,
+    ),
+    # What the functions above call where the backend is "cute-dsl"; public where that is installed.
+    *(
+        Op(
+            name,
+            example,
+            returns,
+            # The results would be views of it, which an op cannot return.
+            annotations={"out": "None"},
+            variables=SHAPE_VARIABLES,
+            requires=("cutlass",),
+            capability=_BLACKWELL,
+        )
+        for name, example, returns in (
+            ("nvfp4_quantize_cute_dsl", _scale, _PAIR),
+            ("nvfp4_quantize_per_token_cute_dsl", _token_scales, _TRIPLE),
+            ("mxfp4_quantize_cute_dsl", _rows, _PAIR),
+            ("mxfp8_quantize_cute_dsl", _rows, _PAIR),
+        )
+    ),
     # The next three return tensors on the CPU.
     Op("e2m1_and_ufp8sf_scale_to_float", _to_float, capability=(9, 0)),
     Op(

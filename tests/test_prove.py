@@ -11,7 +11,8 @@ import pytest
 from conftest import CopyRelease, RunChild
 from releases import ROOT
 
-from shim.proof.examples import EXAMPLES, SIZES
+from shim.patches import FAMILIES, NAMES
+from shim.proof.examples import SIZES, choose
 
 PROVE = ("-m", "shim", "prove")
 
@@ -24,27 +25,70 @@ def test_every_call_fails_without_us_and_passes_with_us(
     child = run_child(None, args=[*PROVE, "--save", tmp_path / "proof.json"], release=release)
     assert child.returncode == 0, child
     proof = json.loads((tmp_path / "proof.json").read_text())
+    examples = choose()
     assert proof["passed"] is True
     assert proof["environment"]["flashinfer"] == release
-    assert {r["verdict"] for r in proof["environment"]["ledger"]} == {"applied"}
-    assert [row["name"] for row in proof["rows"]] == [example.name for example in EXAMPLES]
-    for row, example in zip(proof["rows"], EXAMPLES, strict=True):
+    verdicts = {record["patch"]: record["verdict"] for record in proof["environment"]["ledger"]}
+    assert verdicts.keys() == set(NAMES)
+    assert {verdicts[example.patch] for example in examples} == {"applied"}
+    assert [row["name"] for row in proof["rows"]] == [example.name for example in examples]
+    for row, example in zip(proof["rows"], examples, strict=True):
         assert row["refused"], row
-        assert "_thread.allocate_lock" in row["reason"]
+        assert row["reason"].startswith("Dynamo does not know how to trace")
+        assert row["skipped"] == ""
         trace, *values = row["runs"]
         assert (trace["kind"], trace["compared"]) == ("trace", "shapes and strides")
+        assert {(run["frames"], run["graphs"], run["note"]) for run in row["runs"]} == {(3, 3, "")}
+        if not example.on_cpu:
+            assert values == []
+            continue
+        assert "_thread.allocate_lock" in row["reason"]
         assert {run["kind"] for run in values} == {"values"}
         assert {run["compared"] for run in values} == {"bits"}
         assert {run["op_calls"] for run in values} == {example.op_calls * len(SIZES)}
         backends = ["eager", "aot_eager"]
         backends += [] if proof["environment"]["inductor"] else ["inductor"]
         assert [run["backend"] for run in values] == backends
-        assert {(run["frames"], run["graphs"]) for run in row["runs"]} == {(3, 3)}
     assert f"FlashInfer {release}, torch " in child.stdout
-    assert "cuda_version applied; fp4_quantize applied" in child.stdout
-    assert f"{len(EXAMPLES)} of {len(EXAMPLES)} calls fail without us and pass" in child.stdout
+    assert "Ledger with us: cuda_version, " in child.stdout
+    assert f"{len(examples)} of {len(examples)} calls fail without us and pass" in child.stdout
     assert re.search(r"^flashinfer-shim prove: with us: fp4_quantize", child.stderr, re.MULTILINE)
     assert_documented(proof)
+
+
+def test_ops_and_families_are_asked_for_by_name_and_what_cannot_be_tried_says_why(
+    run_child: RunChild, tmp_path: Path
+) -> None:
+    names = ["activation", "append_paged_kv_cache", "rmsnorm_quant", "mxfp8_quantize"]
+    child = run_child(
+        None,
+        args=[*PROVE, *names, "--arch", "9.0", "--save", tmp_path / "proof.json"],
+        release="0.5.0",
+    )
+    assert child.returncode == 0, child
+    rows = {row["name"]: row for row in json.loads((tmp_path / "proof.json").read_text())["rows"]}
+    assert rows.keys() == {*FAMILIES["activation"], *names[1:]}
+    assert all(row["passed"] for row in rows.values())
+    assert {name: row["skipped"] for name, row in rows.items() if row["skipped"]} == {
+        "rmsnorm_quant": "FlashInfer 0.5.0 has no such function",
+        "mxfp8_quantize": "needs compute capability 10.0",
+    }
+    assert not rows["mxfp8_quantize"]["runs"]
+    for name in ("silu_and_mul", "append_paged_kv_cache"):
+        assert rows[name]["refused"]
+        assert [run["frames"] for run in rows[name]["runs"]] == [3]
+    assert "Not tried, needs compute capability 10.0: mxfp8_quantize.\n" in child.stdout
+    tried = len(rows) - 2
+    assert child.stdout.endswith(f"\n{tried} of {tried} calls fail without us and pass with us.\n")
+
+
+def test_a_module_that_flashinfer_does_not_import_by_itself_is_tried_or_says_what_it_lacks(
+    run_child: RunChild,
+) -> None:
+    child = run_child(None, args=[*PROVE, "rmsnorm_fp4quant", "--json"], release="0.6.3")
+    assert child.returncode == 0, child
+    (row,) = json.loads(child.stdout)["rows"]
+    assert row["skipped"] == "needs cutlass" or row["refused"]
 
 
 def assert_documented(proof: dict[str, Any]) -> None:
@@ -87,7 +131,7 @@ def test_without_flashinfer_every_row_says_so(run_child: RunChild) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["rmsnorm"], "'rmsnorm' is none of cuda_version, fp4_quantize"),
+        (["rmsnorms"], "none of the families toolchain, quantization, norm"),
         (["--arch", "sm_120"], "'sm_120' is not of the form major.minor, as 12.0"),
         (["--save", "nowhere/proof.json"], "is not a file in a directory that exists"),
     ],

@@ -10,9 +10,9 @@ import pytest
 from releases import ROOT
 
 from shim.proof.children import Answers, Side, ask, environment
-from shim.proof.examples import EXAMPLES
+from shim.proof.examples import WRITTEN
 
-FEW = EXAMPLES[:3]  # the first asks for the CUDA version, the others quantize
+FEW = WRITTEN[:3]  # the first asks for the CUDA version, the others quantize
 
 
 @pytest.fixture
@@ -72,8 +72,9 @@ def test_a_child_that_dies_over_one_example_leaves_the_others_to_the_next_child(
     environ: dict[str, str],
 ) -> None:
     # Only fp4_quantize kills: the example that asks for the CUDA version just fails to import.
-    source = "import os\ndef __getattr__(name):\n    os.kill(os.getpid(), 9)\n"
-    answers = ask_a_flashinfer(source, environ)
+    package = Path(environ["PYTHONPATH"]) / "flashinfer"
+    (package / "fp4_quantization.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    answers = ask_a_flashinfer("", environ)
     assert set(answers.faults) == {example.name for example in FEW}
     first, *others = (answers.faults[example.name] for example in FEW)
     assert "No module named 'flashinfer.jit'" in first

@@ -9,10 +9,10 @@ import torch
 
 from shim.proof.children import Answers
 from shim.proof.comparing import compiler_reason, difference, one_line
-from shim.proof.examples import EXAMPLES, M, Tensor
+from shim.proof.examples import WRITTEN
 from shim.proof.rows import as_json, describe, make_row
 
-EXAMPLE = EXAMPLES[1]
+EXAMPLE = WRITTEN[1]
 
 
 def run(kind: str = "values", backend: str = "eager", **changes: Any) -> dict[str, Any]:
@@ -21,14 +21,18 @@ def run(kind: str = "values", backend: str = "eager", **changes: Any) -> dict[st
 
 
 def without(*, refused: bool = True, reason: str = "cannot trace") -> Answers:
-    return Answers(results={EXAMPLE.name: {"refused": refused, "reason": reason, "error": ""}})
+    said = {"skipped": "", "refused": refused, "reason": reason, "error": ""}
+    return Answers(results={EXAMPLE.name: said})
 
 
 def with_us(*runs: dict[str, Any], verdict: str = "applied") -> Answers:
-    ledger = [
-        {"patch": EXAMPLE.patch, "verdict": verdict, "reason": "because", "action": "do this"}
-    ]
-    return Answers({"ledger": ledger}, {EXAMPLE.name: {"runs": list(runs or [run()])}})
+    record = {"patch": EXAMPLE.patch, "verdict": verdict, "reason": "because", "action": "do this"}
+    said = {"skipped": "", "record": record, "runs": list(runs or [run()])}
+    return Answers(results={EXAMPLE.name: said})
+
+
+def skipping(reason: str) -> Answers:
+    return Answers(results={EXAMPLE.name: {"skipped": reason}})
 
 
 def test_refused_without_us_and_faultless_with_us_is_as_it_should_be() -> None:
@@ -67,6 +71,19 @@ def test_a_side_that_never_answered_is_a_problem_of_the_row() -> None:
     assert as_json([row], None)["passed"] is False
 
 
+def test_what_cannot_be_tried_here_says_why_and_is_no_problem() -> None:
+    row = make_row(EXAMPLE, skipping("needs a card"), skipping("needs a card"))
+    assert row.passed
+    assert (row.skipped, row.refused, row.runs) == ("needs a card", False, ())
+
+
+def test_a_side_that_died_is_a_problem_though_the_other_had_nothing_to_try() -> None:
+    silent = Answers(faults={EXAMPLE.name: "gone"})
+    row = make_row(EXAMPLE, skipping("needs a card"), silent)
+    assert (row.skipped, row.problems) == ("needs a card", ["with us: gone"])
+    assert not row.passed
+
+
 def test_backends_that_showed_the_same_share_a_line() -> None:
     trace = run("trace", compared="shapes and strides", op_calls=None)
     text = describe([trace, run(), run(backend="inductor")])
@@ -82,29 +99,6 @@ def test_a_card_without_fp4_is_named_in_the_row() -> None:
     assert describe([graph]) == (
         f"CUDA graph (eager): captured, replayed twice, shapes and strides equal, {note}"
     )
-
-
-def test_the_names_of_the_examples_differ() -> None:
-    assert len({example.name for example in EXAMPLES}) == len(EXAMPLES)
-
-
-@pytest.mark.parametrize(
-    ("spec", "dimension"),
-    [
-        (Tensor((M, 256)), 0),
-        (Tensor((M, 256), transposed=True), 1),
-        (Tensor((256, M), transposed=True), 0),
-        (Tensor((M, 4, 256), transposed=True), 0),
-        (Tensor((4, M, 256), transposed=True), 2),
-    ],
-)
-def test_the_batch_dimension_is_that_of_the_tensor_handed_over(
-    spec: Tensor, dimension: int
-) -> None:
-    shape = torch.empty([7 if size == M else size for size in spec.shape])
-    handed_over = shape.transpose(-2, -1) if spec.transposed else shape
-    assert spec.batch_dimension == dimension
-    assert handed_over.shape[dimension] == 7
 
 
 ONE = torch.arange(6, dtype=torch.int16).reshape(2, 3)

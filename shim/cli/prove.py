@@ -10,21 +10,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..patches import FAMILIES, NAMES
 from ..proof.children import ask
-from ..proof.examples import EXAMPLES, PATCHES
+from ..proof.examples import choose
 from ..proof.rows import Row, as_json, describe, make_row
+from ..records import named
 from .table import print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "patches",
+        "names",
         nargs="*",
-        metavar="OP",
-        type=_patch,
-        help=f"only calls that these patches cover: {', '.join(PATCHES)}; all when left out",
+        metavar="NAME",
+        type=_name,
+        help="only the calls that this patch covers, or the patches of this family (families: "
+        f"{', '.join(FAMILIES)}); when left out, those of cuda_version and fp4_quantize and one "
+        "for each family",
     )
+    parser.add_argument("--all", action="store_true", help="every covered call of this release")
     parser.add_argument(
         "--arch",
         type=_arch,
@@ -35,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")
     parser.add_argument("--save", metavar="FILE", type=_file, help="write that object to FILE too")
     parser.epilog = (
-        "Exit status: 0 if every call fails without us and passes with us, 1 if not, 2 for wrong "
-        "usage."
+        "Exit status: 0 if every call that was tried fails without us and passes with us, 1 if "
+        "not, 2 for wrong usage."
     )
 
 
 def main(args: argparse.Namespace) -> int:
     """Run both sides and print what came of it. Return 0, or 1 if a row is not as it should be."""
-    wanted = [e for e in EXAMPLES if not args.patches or e.patch in args.patches]
+    wanted = choose(args.names, everything=args.all)
     progress = _Progress()
     try:
         without = ask("without", wanted, arch=args.arch, tell=progress)
@@ -64,9 +69,12 @@ def main(args: argparse.Namespace) -> int:
     return 0 if all(row.passed for row in rows) else 1
 
 
-def _patch(word: str) -> str:
-    if word not in PATCHES:
-        raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(PATCHES)}")
+def _name(word: str) -> str:
+    if word not in NAMES and word not in FAMILIES:
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is no patch that `flashinfer-shim coverage` lists, and none of the families "
+            f"{', '.join(FAMILIES)}"
+        )
     return word
 
 
@@ -101,24 +109,29 @@ class _Progress:
 def _print(rows: Sequence[Row], environment: Mapping[str, Any] | None) -> None:
     for line in _header(environment):
         print(line)
-    print_table(
-        "",
-        ("call", "without us", "with us", "ok"),
-        [
-            (
-                row.name,
-                f"refused: {row.reason}" if row.refused else row.reason,
-                describe(row.runs) or "-",
-                "yes" if row.passed else "no",
-            )
-            for row in rows
-        ],
-    )
+    tried = [row for row in rows if not row.skipped]
+    if tried:
+        print_table(
+            "",
+            ("call", "without us", "with us", "ok"),
+            [
+                (
+                    row.name,
+                    f"refused: {row.reason}" if row.refused else row.reason,
+                    describe(row.runs) or "-",
+                    "yes" if row.passed else "no",
+                )
+                for row in tried
+            ],
+        )
     for row in rows:
         for problem in row.problems:
             print(f"{row.name}: {problem}")
-    passed = sum(row.passed for row in rows)
-    print(f"{passed} of {len(rows)} calls fail without us and pass with us.")
+    for reason in dict.fromkeys(row.skipped for row in rows if row.skipped):
+        names = ", ".join(row.name for row in rows if row.skipped == reason)
+        print(f"Not tried, {reason}: {names}.")
+    passed = sum(row.passed for row in tried)
+    print(f"{passed} of {len(tried)} calls fail without us and pass with us.")
 
 
 def _header(environment: Mapping[str, Any] | None) -> list[str]:
@@ -130,9 +143,15 @@ def _header(environment: Mapping[str, Any] | None) -> list[str]:
         f"(CUDA {environment['torch_cuda'] or 'none'}), Python {environment['python']}",
         f"Device: {environment['device']}, compute capability {capability}"
         + (": fake tensors, no kernel runs" if environment["pretended"] else ""),
-        "Ledger with us: "
-        + "; ".join(f"{record['patch']} {record['verdict']}" for record in environment["ledger"]),
+        f"Ledger with us: {_ledger(environment['ledger'])}",
     ]
     if environment["inductor"]:
         lines.append(f"Inductor does not run here: {environment['inductor']}")
     return lines
+
+
+def _ledger(records: Sequence[Mapping[str, str]]) -> str:
+    by_verdict: dict[str, list[str]] = {}
+    for record in records:
+        by_verdict.setdefault(record["verdict"], []).append(record["patch"])
+    return "; ".join(f"{named(patches)} {verdict}" for verdict, patches in by_verdict.items())

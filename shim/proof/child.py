@@ -13,12 +13,21 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .examples import EXAMPLES, SIZES, Example
+from ..patches import PATCHES, RELEASES
+from ..upstream import Installed, installed
+from .examples import EXAMPLES, SIZES, Example, unfit
+
+if TYPE_CHECKING:  # torch comes with it, and Dynamo, before which the device is to be chosen
+    from packaging.version import Version
+
+    from .compiling import Call, Run
 
 Emit = Callable[..., None]
+Side = Callable[["Call", bool, Sequence[str]], dict[str, Any]]
 
 
 def main() -> None:
@@ -36,16 +45,16 @@ def main() -> None:
     import flashinfer
 
     side = _without if request["side"] == "without" else _with
-    wanted = [example for example in EXAMPLES if example.name in request["examples"]]
-    environment = _environment(Path(flashinfer.__path__[0]), gpu) | {"torch_cuda": torch_cuda}
+    here = installed(Path(flashinfer.__path__[0]), sys.path)
+    environment = _environment(here, gpu) | {"torch_cuda": torch_cuda}
     backends, inductor = ["eager"], ""
     if request["side"] == "with":
         inductor = _inductor_fault("cuda" if gpu else "cpu")
         backends += ["aot_eager"] if inductor else ["aot_eager", "inductor"]
     emit(event="environment", **environment, inductor=inductor)
-    for example in wanted:
-        emit(event="begin", example=example.name)
-        emit(event="end", example=example.name, **side(example, gpu, backends))
+    for name in request["examples"]:
+        emit(event="begin", example=name)
+        emit(event="end", example=name, **_try(EXAMPLES[name], here.version, gpu, side, backends))
 
 
 def _private_stdout() -> Emit:
@@ -78,30 +87,32 @@ def _prepare_device(arch: str | None, scratch: str) -> bool:
     return False
 
 
-def _environment(package: Path, gpu: bool) -> dict[str, Any]:
+def _environment(here: Installed, gpu: bool) -> dict[str, Any]:
     import torch
 
-    from .. import status
-    from ..upstream import installed
-
-    found = installed(package, sys.path)
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "flashinfer": str(found.version or found.module_version or "unknown"),
+        "flashinfer": str(here.version or here.module_version or "unknown"),
         "device": torch.cuda.get_device_name(),
         "capability": list(torch.cuda.get_device_capability()),
         "pretended": not gpu,
-        "ledger": [
-            {
-                "patch": record.patch,
-                "verdict": str(record.verdict),
-                "reason": record.reason,
-                "action": record.action,
-            }
-            for record in status()
-        ],
+        "ledger": _ledger(),
     }
+
+
+def _ledger() -> list[dict[str, str]]:
+    from .. import status
+
+    return [
+        {
+            "patch": record.patch,
+            "verdict": str(record.verdict),
+            "reason": record.reason,
+            "action": record.action,
+        }
+        for record in status()
+    ]
 
 
 def _inductor_fault(device: str) -> str:
@@ -118,18 +129,56 @@ def _inductor_fault(device: str) -> str:
     return ""
 
 
-def _without(example: Example, gpu: bool, backends: Sequence[str]) -> dict[str, Any]:
+def _try(
+    example: Example, version: Version | None, gpu: bool, side: Side, backends: Sequence[str]
+) -> dict[str, Any]:
+    """What came of one example, or why there is nothing to try here."""
+    import torch
+
+    from .compiling import Call
+
+    skipped = "" if example.lack else unfit(example, torch.cuda.get_device_capability())
+    function = None if skipped else _find(example, version)
+    if function is None:
+        return {"skipped": skipped or f"FlashInfer {version} has no such function"}
+    # The ledger anew: FlashInfer does not import all of its modules by itself.
+    (record,) = (each for each in _ledger() if each["patch"] == example.patch)
+    return {"skipped": "", "record": record, **side(Call(example, function), gpu, backends)}
+
+
+def _find(example: Example, version: Version | None) -> Callable[..., Any] | None:
+    """The function under the name by which users import it; None if this release has none."""
+    import flashinfer
+
+    contract = next(patch.contract for patch in PATCHES if patch.name == example.patch)
+    if example.function in vars(flashinfer):
+        found: Callable[..., Any] = getattr(flashinfer, example.function)
+        return found
+    if version is not None and version.public in RELEASES and not contract.row_for(version):
+        return None
+    modules = contract.modules(version)
+    for module in modules:
+        try:
+            return getattr(import_module(module), example.function, None)
+        except ModuleNotFoundError:
+            if module == modules[-1]:
+                raise
+    return None
+
+
+def _without(call: Call, gpu: bool, backends: Sequence[str]) -> dict[str, Any]:
     """Compile it for the first batch size and see whether, and why, the compiler refuses."""
     import torch
 
     from .comparing import compiler_reason, one_line
-    from .compiling import compile_step, make_inputs, make_step
+    from .compiling import compile_step
+    from .making import fake, on
 
-    compiled, _ = compile_step(make_step(example), *backends)
+    compiled, _ = compile_step(call.step, *backends)
     with _fake_mode(gpu):
-        inputs = make_inputs(example, SIZES[0], "cuda")
+        inputs = call.inputs(on("cuda") if gpu else fake("cuda"), SIZES[0])
         try:
-            compiled(*inputs)
+            compiled(inputs)
         except torch._dynamo.exc.TorchDynamoException as error:
             return {"refused": True, "reason": compiler_reason(error), "error": str(error)}
         except Exception as error:
@@ -137,44 +186,44 @@ def _without(example: Example, gpu: bool, backends: Sequence[str]) -> dict[str, 
     return {"refused": False, "reason": "compiles", "error": ""}
 
 
-def _with(example: Example, gpu: bool, backends: Sequence[str]) -> dict[str, Any]:
+def _with(call: Call, gpu: bool, backends: Sequence[str]) -> dict[str, Any]:
     """Every way of running it that this machine has."""
     from .compiling import BITS, SHAPES, Run, run_sizes
 
     if gpu:
-        runs = _with_gpu(example, backends)
+        runs = _with_gpu(call, backends)
     else:
         # No kernel and no code generator serve a device that is not there: the fake tensors show
-        # the trace, and CPU tensors show that the values go through.
+        # the trace, and CPU tensors, where any go through, that the values do.
         trace = Run("trace", "eager", compared=SHAPES)
-        runs = [run_sizes(example, trace, "cuda", mode=_fake_mode(gpu))]
-        for each in backends:
-            runs.append(run_sizes(example, Run("values", each, compared=BITS), "cpu"))
+        runs = [run_sizes(call, trace, "cuda", mode=_fake_mode(gpu), may_raise=lambda m: m == 0)]
+        for each in backends if call.example.on_cpu else ():
+            runs.append(run_sizes(call, Run("values", each, compared=BITS), "cpu"))
     return {"runs": [dataclasses.asdict(run) for run in runs]}
 
 
-def _with_gpu(example: Example, backends: Sequence[str]) -> list[Any]:
+def _with_gpu(call: Call, backends: Sequence[str]) -> list[Run]:
     import torch
 
     from .compiling import BITS, SHAPES, Run, run_sizes
     from .graph import run_graph
 
     capability = torch.cuda.get_device_capability()
-    writes = example.needs is None or capability >= example.needs
+    writes = capability >= call.example.capability
     compared, note = BITS, ""
     if not writes:
         compared = SHAPES
-        note = f"sm_{capability[0]}{capability[1]} has no {example.lack}: bits not compared"
+        note = f"sm_{capability[0]}{capability[1]} has no {call.example.lack}: bits not compared"
 
     def run(kind: str, backend: str) -> Run:
         return Run(kind, backend, compared=compared, note=note)
 
     runs = [
         # FlashInfer may refuse a card that it has no kernel for, and some kernels an empty batch.
-        run_sizes(example, run("kernels", each), "cuda", may_raise=lambda m: not writes or m == 0)
+        run_sizes(call, run("kernels", each), "cuda", may_raise=lambda m: not writes or m == 0)
         for each in backends
     ]
-    return [*runs, run_graph(example, run("cuda graph", backends[-1]))]
+    return [*runs, run_graph(call, run("cuda graph", backends[-1]))]
 
 
 def _fake_mode(gpu: bool) -> AbstractContextManager[Any]:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
 import torch._dynamo
 from torch import Tensor
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..opaque.declare import MakeTensor
 from ..opaque.registry import NAMESPACE
-from . import examples
 from .comparing import difference, one_line
-from .examples import MOST_FRAMES, SIZES, Example, Slot
+from .examples import MOST_FRAMES, SIZES, Example
+from .making import fake, on
 
-Step = Callable[..., tuple[Tensor, Any]]
+#: The arguments of FlashInfer's function by keyword, and the batch where it is none of them.
+Inputs = Mapping[str, Any]
+#: From those to the doubled batch and what the function returned.
+Step = Callable[[Inputs], tuple[Tensor, Any]]
 
 BITS, SHAPES, ERRORS = "bits", "shapes and strides", "errors"
 
@@ -50,52 +54,65 @@ class Run:
     fault: str = ""
 
 
-def make_step(example: Example) -> Step:
-    """The function to compile: doubles its first tensor and calls FlashInfer's public name.
+class Call:
+    """An example with FlashInfer's function: what is compiled, and its inputs.
 
-    It takes what :func:`make_inputs` returns and gives the doubled batch and FlashInfer's result.
+    The step doubles the first floating-point tensor among the arguments before it calls, so that a
+    backend has code to generate in front; where there is none, one that is not handed over.
     """
-    module, _, name = example.target.partition(":")
-    function = getattr(import_module(module), name)
-    options = dict(example.options)
-    # Places among the tensors, the doubled batch being the first; constants have none.
-    plan: list[tuple[int, object]] = []
-    tensors = 1
-    for argument in example.arguments:
-        if argument is Slot.BATCH:
-            plan.append((0, None))
-        elif isinstance(argument, examples.Tensor):
-            plan.append((tensors, None))
-            tensors += 1
-        else:
-            plan.append((-1, argument))
 
-    def step(batch: Tensor, *others: Tensor) -> tuple[Tensor, Any]:
-        doubled = batch + batch
-        given = (doubled, *others)
-        arguments = [given[place] if place >= 0 else constant for place, constant in plan]
-        return doubled, function(*arguments, **options)
+    def __init__(self, example: Example, function: Callable[..., Any]) -> None:
+        self.example = example
+        # Two sizes that no rule for padding makes equal.
+        with FakeTensorMode():
+            few, many = (example.arguments(fake("cpu"), m) for m in (SIZES[0], SIZES[-1]))
+        batch = next((name for name, value in few.items() if _can_double(value)), "")
+        pairs = zip(tensors(few), tensors(many), strict=True)
+        self._varying = [_unequal(one, other) for one, other in pairs]
+        self._separate = not batch
 
-    return step
+        def step(inputs: Inputs) -> tuple[Tensor, Any]:
+            twice = inputs[batch] + inputs[batch]
+            arguments = {**inputs, batch: twice}
+            if not batch:
+                del arguments[batch]
+            return twice, function(**arguments)
+
+        self.step: Step = step
+
+    def inputs(self, make: MakeTensor, m: int) -> Inputs:
+        """For a batch of ``m``; a call may write into them, so each wants its own."""
+        separate = {"": make(m, 256)} if self._separate else {}
+        return {**self.example.arguments(make, m), **separate}
+
+    def mark_dynamic(self, inputs: Inputs) -> None:
+        """Tell the compiler what varies with the batch; 0 and 1 are always graphs of their own."""
+        varying = [*self._varying, [0]] if self._separate else self._varying
+        for tensor, dimensions in zip(tensors(inputs), varying, strict=True):
+            for dimension in dimensions:
+                if tensor.shape[dimension] > 1:
+                    torch._dynamo.mark_dynamic(tensor, dimension)
 
 
-def make_inputs(example: Example, m: int, device: str, *, seed: int = 0) -> list[Tensor]:
-    """The batch for ``m`` rows, then the other tensors among the arguments."""
-    specs = [example.batch, *(a for a in example.arguments if isinstance(a, examples.Tensor))]
-    return [_make(spec, m, device, seed) for spec in specs]
+def tensors(value: Any) -> list[Tensor]:
+    """Every tensor in ``value``: a tensor, or containers of them."""
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value
+    return [t for part in parts for t in tensors(part)] if _is_container(value) else []
 
 
-def _make(spec: examples.Tensor, m: int, device: str, seed: int) -> Tensor:
-    shape = [m if size == examples.M else size for size in spec.shape]
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    # Filled where it lies: a fake tensor on a device that is not there cannot be copied to it.
-    tensor = torch.empty(shape, dtype=dtype, device=device)
-    if spec.value is None:
-        torch.manual_seed(seed)
-        tensor.normal_()
-    else:
-        tensor.fill_(spec.value)
-    return tensor.transpose(-2, -1) if spec.transposed else tensor
+def _is_container(value: object) -> bool:
+    return isinstance(value, (Mapping, tuple, list))
+
+
+def _can_double(value: object) -> bool:
+    # torch does not add numbers of 8 bits.
+    return isinstance(value, Tensor) and value.is_floating_point() and value.itemsize > 1
+
+
+def _unequal(one: Tensor, other: Tensor) -> list[int]:
+    return [d for d in range(one.dim()) if one.shape[d] != other.shape[d]]
 
 
 def compile_step(step: Step, backend: str) -> tuple[Step, list[int]]:
@@ -113,42 +130,67 @@ def compile_step(step: Step, backend: str) -> tuple[Step, list[int]]:
 
 
 def frames() -> int:
-    """How often the compiler translated a step since :func:`compile_step`.
+    """How often the compiler translated a step since :func:`compile_step`, and succeeded.
 
     Its parts count too, if the graph was broken; what Inductor compiles for itself does not.
     """
-    names = [metrics.co_name or "" for metrics in get_compilation_metrics()]
+    done = [metrics for metrics in get_compilation_metrics() if metrics.fail_type is None]
+    names = [metrics.co_name or "" for metrics in done]
     return sum(name == "step" or name.endswith("_step") or "_in_step_" in name for name in names)
 
 
-def mark_batch(example: Example, inputs: Sequence[Tensor], m: int) -> None:
-    """Tell the compiler that the batch size varies; 0 and 1 are always graphs of their own."""
-    if m > 1:
-        torch._dynamo.mark_dynamic(inputs[0], example.batch.batch_dimension)
+@dataclass(frozen=True)
+class Outcome:
+    """What a step returned and what its inputs hold after it; or the error.
+
+    ``error`` is one line of it, ``told`` all of one that the compiler met while tracing.
+    """
+
+    inputs: Inputs
+    returned: tuple[Tensor, Any] | None = None
+    error: str = ""
+    told: str = ""
 
 
-def compare(found: tuple[Tensor, Any], expected: tuple[Tensor, Any], run: Run) -> str:
-    """The difference; what torch itself computes is compared by its bits wherever there are any."""
-    return difference(found[0], expected[0], bits=run.kind != "trace") or difference(
-        found[1], expected[1], bits=run.compared == BITS
-    )
-
-
-def try_step(step: Step, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, Any] | None, str]:
-    """The result, or the error in one line."""
+def try_step(step: Step, inputs: Inputs) -> Outcome:
+    """Run a step once."""
     try:
-        result = step(*inputs)
-        if inputs[0].is_cuda and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        returned = step(inputs)
+        on_gpu = any(tensor.is_cuda for tensor in tensors(inputs))
+        if on_gpu and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             # A kernel that could not be launched is told of by the next one: let that be here.
             torch.ones(1, device="cuda")
             torch.cuda.synchronize()
-        return result, ""
+        return Outcome(inputs, returned)
     except Exception as error:
-        return None, one_line(error)
+        tracing = isinstance(error, torch._dynamo.exc.TorchDynamoException)
+        return Outcome(inputs, error=one_line(error), told=str(error) if tracing else "")
+
+
+def compare(found: Outcome, expected: Outcome, run: Run) -> str:
+    """The difference; what torch itself computes is compared by its bits wherever there are any."""
+    if not _same_error(found, expected):
+        instead = f" instead of {expected.error}" if expected.error else ""
+        return f"raises {found.error or 'nothing'}{instead}"
+    if found.returned is None or expected.returned is None:
+        return ""
+    bits = run.compared == BITS
+    written = difference(tensors(found.inputs), tensors(expected.inputs), bits=bits)
+    return (
+        difference(found.returned[0], expected.returned[0], bits=run.kind != "trace")
+        or difference(found.returned[1], expected.returned[1], bits=bits)
+        or (written and f"inputs after the call: {written}")
+    )
+
+
+def _same_error(found: Outcome, expected: Outcome) -> bool:
+    """Whether both raised the same, or neither did; the compiler's own errors quote others."""
+    text = expected.error.partition(": ")[2]
+    return found.error == expected.error or (bool(text) and text in found.told)
 
 
 def run_sizes(
-    example: Example,
+    call: Call,
     run: Run,
     device: str,
     *,
@@ -158,40 +200,41 @@ def run_sizes(
     """Run every batch size twice, compare with eager, and fill in ``run``.
 
     Args:
-        example: the call.
+        call: what to run.
         run: its ``kind``, ``backend`` and ``compared`` are given.
         device: of the tensors.
         mode: the fake mode to run in, none for real tensors.
         may_raise: whether FlashInfer itself may refuse a batch size here; the compiled function
             has to raise the same error then.
     """
-    step = make_step(example)
-    compiled, graphs = compile_step(step, run.backend)
+    compiled, graphs = compile_step(call.step, run.backend)
     raised: dict[int, str] = {}
+
+    def make() -> MakeTensor:
+        return on(device) if mode is None else fake(device)
+
     with mode or nullcontext():
-        for m, inputs in _all_inputs(example, device):
-            expected, error = try_step(step, inputs)
-            if error and not may_raise(m):
-                return _fail(run, m, f"eager raises {error}")
-            mark_batch(example, inputs, m)
-            found, compiled_error = try_step(compiled, inputs)
+        for m in SIZES:
+            expected = try_step(call.step, call.inputs(make(), m))
+            if expected.error and not may_raise(m):
+                return _fail(run, m, f"eager raises {expected.error}")
+            inputs = call.inputs(make(), m)
+            call.mark_dynamic(inputs)
+            found = try_step(compiled, inputs)
             run.frames, run.graphs = frames(), graphs[0]
-            if compiled_error != error:
-                instead = f" instead of {error}" if error else ""
-                return _fail(run, m, f"raises {compiled_error or 'nothing'}{instead}")
-            if found is None or expected is None:
-                raised[m] = error
-            elif unequal := compare(found, expected, run):
+            if unequal := compare(found, expected, run):
                 return _fail(run, m, unequal)
+            if expected.error:
+                raised[m] = expected.error
         if mode is None:
-            run.op_calls = _op_calls(compiled, (each for _, each in _all_inputs(example, device)))
+            run.op_calls = _op_calls(compiled, (call.inputs(make(), m) for m in SIZES))
     if raised:
         sizes = ", ".join(map(str, raised))
         error = next(iter(raised.values()))
         run.note = "; ".join(filter(None, (run.note, f"m={sizes}: both raise {error}")))
     if len(raised) == len(SIZES):
         run.compared = ERRORS
-    run.fault = _miscount(example, run)
+    run.fault = _miscount(call.example, run)
     return run
 
 
@@ -200,12 +243,7 @@ def _fail(run: Run, m: int, fault: str) -> Run:
     return run
 
 
-def _all_inputs(example: Example, device: str) -> Iterator[tuple[int, list[Tensor]]]:
-    for m in SIZES:
-        yield m, make_inputs(example, m, device)
-
-
-def _op_calls(compiled: Step, all_inputs: Iterable[Sequence[Tensor]]) -> int:
+def _op_calls(compiled: Step, all_inputs: Iterable[Inputs]) -> int:
     """How often ops of ours run when the compiled function is called once more for each input."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         for inputs in all_inputs:

@@ -1,51 +1,32 @@
-"""The calls that ``prove`` compiles. Data alone: a further function is one more entry.
+"""The calls that ``prove`` compiles. Data alone: an op by declaration brings its own.
 
 Read by the command, which imports neither torch nor FlashInfer, and by its children.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ..opaque.declare import MakeTensor, Op
+from ..patches import FAMILIES
+from ..patches.ops import OPS
 
 #: Batch sizes in the order in which they come. A compiler may need three graphs: one for 0, one
 #: for 1, and one whose batch size is symbolic.
 SIZES = (32, 48, 1, 129, 200, 0, 7, 512)
 MOST_FRAMES = 3
 
-#: In a shape: the batch size.
-M = -1
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor to make.
-
-    Attributes:
-        shape: its sizes, :data:`M` for the batch size.
-        dtype: its name in torch.
-        transposed: the last two dimensions of a contiguous tensor of ``shape`` are swapped.
-        value: of every element; normally distributed ones, always the same, if None.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str = "bfloat16"
-    transposed: bool = False
-    value: float | None = None
-
-    @property
-    def batch_dimension(self) -> int:
-        """Where the batch size stands in the shape of the tensor as it is handed over."""
-        place = self.shape.index(M)
-        last = len(self.shape) - 1
-        return 2 * last - 1 - place if self.transposed and place >= last - 1 else place
-
-
-class Slot(enum.Enum):
-    """Stands for an argument that is computed."""
-
-    BATCH = "twice the batch"
+#: What stands for its family where nobody asks for more: on a GPU each builds a kernel module.
+SAMPLES = (
+    "rmsnorm",
+    "silu_and_mul",
+    "apply_rope_with_cos_sin_cache_inplace",
+    "append_paged_kv_cache",
+    "mxfp8_quantize",
+)
 
 
 @dataclass(frozen=True)
@@ -54,61 +35,110 @@ class Example:
 
     Attributes:
         patch: the patch that it shows.
-        mode: what is special about it, for the table.
-        target: ``module:function``, the name by which users import it.
-        arguments: by position: a :class:`Tensor`, :attr:`Slot.BATCH`, or a constant.
-        options: constants by keyword.
-        batch: the input. It is doubled in the graph first, so that code is generated in front of
-            the call, and what comes out of that is :attr:`Slot.BATCH`.
+        function: what is called, by its name in the module that is patched.
+        arguments: makes those of a valid call for so many rows, by keyword.
+        mode: what is special about it, for the table; empty where it is the patch's only call.
         op_calls: how often the call runs an op of ours.
-        needs: least compute capability on which the kernel writes its outputs, None if any does.
-        lack: what a card below that capability is without.
+        on_cpu: CPU tensors, too, go through it and give the right values.
+        capability: the oldest compute capability on which the kernel writes its outputs.
+        newest: the newest one that has a kernel, where there is one.
+        requires: what has to be importable for it.
+        lack: what a card below ``capability`` is without, where the call can be made there all the
+            same; empty where it cannot.
     """
 
     patch: str
-    mode: str
-    target: str
-    arguments: tuple[object, ...]
-    options: Mapping[str, object] = field(default_factory=dict)
-    batch: Tensor = Tensor((M, 256))
+    function: str
+    arguments: Callable[[MakeTensor, int], Mapping[str, Any]]
+    mode: str = ""
     op_calls: int = 1
-    needs: tuple[int, int] | None = None
+    on_cpu: bool = False
+    capability: tuple[int, int] = (0, 0)
+    newest: tuple[int, int] | None = None
+    requires: tuple[str, ...] = ()
     lack: str = ""
 
     @property
     def name(self) -> str:
         """What the table and the JSON call it."""
-        return f"{self.target.partition(':')[2]}, {self.mode}"
+        return f"{self.function}, {self.mode}" if self.mode else self.function
 
 
-def _fp4(mode: str, *, batch: Tensor = Tensor((M, 256)), **options: object) -> Example:
+def _fp4(mode: str, *, transposed: bool = False, **options: object) -> Example:
+    def arguments(make: MakeTensor, m: int) -> dict[str, Any]:
+        batch = make(m, 256)
+        return {
+            "input": batch.transpose(-2, -1) if transposed else batch,
+            "global_scale": make(1, dtype="float32", values=(300.0,)),
+            **options,
+        }
+
     return Example(
         patch="fp4_quantize",
+        function="fp4_quantize",
+        arguments=arguments,
         mode=mode,
-        target="flashinfer:fp4_quantize",
-        arguments=(Slot.BATCH, _GLOBAL_SCALE),
-        options=options,
-        batch=batch,
-        needs=(10, 0),
+        on_cpu=True,  # by our reference
+        capability=(10, 0),
         lack="FP4 conversion",
     )
 
 
-_GLOBAL_SCALE = Tensor((1,), "float32", value=300.0)
+def _declared(op: Op) -> Example:
+    return Example(
+        patch=op.name,
+        function=op.name,
+        arguments=op.example,
+        capability=op.capability,
+        newest=op.newest,
+        requires=op.requires,
+    )
 
-EXAMPLES = (
+
+#: The calls of patches that are not ops by declaration.
+WRITTEN = (
     Example(
         patch="cuda_version",
+        function="is_cuda_version_at_least",
+        arguments=lambda make, m: {"version_str": "12.8"},
         mode="asks get_cuda_version",
-        target="flashinfer.jit.cpp_ext:is_cuda_version_at_least",
-        arguments=("12.8",),
         op_calls=0,
+        on_cpu=True,
     ),
     _fp4("NVFP4, scales 128x4"),
     _fp4("NVFP4, scales 8x4", is_sf_8x4_layout=True),
     _fp4("NVFP4, scales linear", is_sf_swizzled_layout=False),
-    _fp4("NVFP4, column-major", batch=Tensor((M, 256), transposed=True)),
+    _fp4("NVFP4, column-major", transposed=True),
     _fp4("MXFP4, scales 128x4", sf_vec_size=32, sf_use_ue8m0=True),
 )
+EXAMPLES = {
+    example.name: example for example in (*WRITTEN, *(_declared(op) for op in OPS.values()))
+}
 
-PATCHES = tuple(dict.fromkeys(example.patch for example in EXAMPLES))
+
+def choose(words: Sequence[str] = (), *, everything: bool = False) -> tuple[Example, ...]:
+    """Those of the patches and families in ``words``; without any, all or one for each family."""
+    if everything:
+        return tuple(EXAMPLES.values())
+    if not words:
+        return (*WRITTEN, *(EXAMPLES[name] for name in SAMPLES))
+    patches = {patch for word in words for patch in FAMILIES.get(word, (word,))}
+    return tuple(example for example in EXAMPLES.values() if example.patch in patches)
+
+
+def unfit(call: Example | Op, card: tuple[int, int]) -> str:
+    """Why a call cannot run on a card of this compute capability, empty if it can."""
+    if card < call.capability:
+        return "needs compute capability {}.{}".format(*call.capability)
+    if call.newest is not None and call.newest < card:
+        return "has no kernel for compute capabilities above {}.{}".format(*call.newest)
+    missing = [module for module in call.requires if not _importable(module)]
+    return f"needs {', '.join(missing)}" if missing else ""
+
+
+def _importable(module: str) -> bool:
+    try:
+        import_module(module)
+    except ImportError:
+        return False
+    return True

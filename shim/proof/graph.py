@@ -5,52 +5,46 @@ from __future__ import annotations
 import torch
 
 from .comparing import one_line
-from .compiling import (
-    ERRORS,
-    Run,
-    compare,
-    compile_step,
-    make_inputs,
-    make_step,
-    mark_batch,
-    try_step,
-)
-from .examples import Example
+from .compiling import ERRORS, Call, Inputs, Outcome, Run, compare, compile_step, tensors, try_step
+from .making import on
 
 _ROWS = 48
 
 
-def run_graph(example: Example, run: Run) -> Run:
+def run_graph(call: Call, run: Run) -> Run:
     """Fill in ``run``, whose ``backend`` and ``compared`` are given."""
-    inputs = make_inputs(example, _ROWS, "cuda")
-    _, error = try_step(make_step(example), inputs)
+    error = try_step(call.step, _inputs(call)).error
     if error:
         run.compared, run.note = ERRORS, f"not captured: eager raises {error}"
         return run
     try:
-        run.fault = _capture_and_replay(example, run, inputs)
+        run.fault = _capture_and_replay(call, run)
     except Exception as fault:
         run.fault = one_line(fault)
     return run
 
 
-def _capture_and_replay(example: Example, run: Run, inputs: list[torch.Tensor]) -> str:
-    """What a replay got wrong, or nothing. What is captured is the call on ``inputs``."""
-    step = make_step(example)
-    compiled, _ = compile_step(step, run.backend)
-    mark_batch(example, inputs, _ROWS)
-    compiled(*inputs)  # compiles, and loads the kernels
+def _inputs(call: Call, seed: int = 0) -> Inputs:
+    return call.inputs(on("cuda", seed), _ROWS)
+
+
+def _capture_and_replay(call: Call, run: Run) -> str:
+    """What a replay got wrong, or nothing."""
+    compiled, _ = compile_step(call.step, run.backend)
+    static = _inputs(call)
+    call.mark_dynamic(static)
+    compiled(static)  # compiles, and loads the kernels
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = compiled(*inputs)
+        captured = compiled(static)
     for replay, seed in enumerate((0, 1), 1):
-        others = make_inputs(example, _ROWS, "cuda", seed=seed)
-        for static, other in zip(inputs, others, strict=True):
-            static.copy_(other)
+        for held, fresh in zip(tensors(static), tensors(_inputs(call, seed)), strict=True):
+            held.copy_(fresh)
         graph.replay()
         torch.cuda.synchronize()
-        unequal = compare(captured, step(*inputs), run)
+        expected = try_step(call.step, _inputs(call, seed))
+        unequal = compare(Outcome(static, captured), expected, run)
         if unequal:
             return f"replay {replay}: {unequal}"
     return ""

@@ -23,6 +23,7 @@ class Row:
         reason: why, in its own words.
         runs: one for each way of running the call with us, as ``compiling.Run`` says.
         problems: what is not as it should be, one sentence each.
+        skipped: why there is nothing to try here, empty if there is.
     """
 
     patch: str
@@ -31,10 +32,11 @@ class Row:
     reason: str
     runs: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     problems: Sequence[str] = field(default_factory=tuple)
+    skipped: str = ""
 
     @property
     def passed(self) -> bool:
-        """It fails without us, and all is well with us."""
+        """It fails without us, and all is well with us; or it cannot be tried here."""
         return not self.problems
 
 
@@ -45,18 +47,23 @@ def make_row(example: Example, without: Answers, with_us: Answers) -> Row:
     says that FlashInfer cured the fault itself. With us the patch has to be in force, and every
     run without fault.
     """
-    verdict, why_not = _verdict(example, with_us)
-    before = without.results.get(example.name)
-    problems = []
-    if before is None:
-        problems.append(f"without us: {without.faults[example.name]}")
-    elif not before["refused"] and verdict != "not needed":
+    sides = (("without us", without), ("with us", with_us))
+    results = {side: answers.results.get(example.name) for side, answers in sides}
+    problems = [
+        f"{side}: {answers.faults[example.name]}"
+        for side, answers in sides
+        if results[side] is None
+    ]
+    skipped = next((said["skipped"] for said in results.values() if said and said["skipped"]), "")
+    if skipped:
+        return Row(example.patch, example.name, False, "", problems=problems, skipped=skipped)
+    before, after = results.values()
+    record = after["record"] if after else None
+    if before and not before["refused"] and not (record and record["verdict"] == "not needed"):
         problems.append(f"without us the compiler should refuse it, but: {before['reason']}")
-    after = with_us.results.get(example.name)
-    if after is None:
-        problems.append(f"with us: {with_us.faults[example.name]}")
-    elif verdict not in ("applied", "not needed"):
-        problems.append(f"patch {example.patch} is {verdict}: {why_not}")
+    if record and record["verdict"] not in ("applied", "not needed"):
+        why_not = "; ".join(filter(None, (record["reason"], record["action"])))
+        problems.append(f"patch {example.patch} is {record['verdict']}: {why_not}")
     runs = after["runs"] if after else []
     problems += [f"{run['kind']}, {run['backend']}: {run['fault']}" for run in runs if run["fault"]]
     return Row(
@@ -67,14 +74,6 @@ def make_row(example: Example, without: Answers, with_us: Answers) -> Row:
         runs=runs,
         problems=problems,
     )
-
-
-def _verdict(example: Example, answers: Answers) -> tuple[str, str]:
-    ledger = answers.environment["ledger"] if answers.environment else []
-    for record in ledger:
-        if record["patch"] == example.patch:
-            return record["verdict"], "; ".join(filter(None, (record["reason"], record["action"])))
-    return "not in the ledger", "the shim was not loaded there"
 
 
 def as_json(rows: Sequence[Row], environment: Mapping[str, Any] | None) -> dict[str, Any]:

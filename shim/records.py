@@ -86,13 +86,9 @@ def named(patches: Sequence[str]) -> str:
     said = []
     for family, whole in FAMILIES.items():
         chosen = [name for name in whole if name in patches]
+        share = str(len(whole)) if len(chosen) == len(whole) else f"{len(chosen)} of {len(whole)}"
         if len(chosen) == 1:
             said.append(chosen[0])
         elif chosen:
-            number = len(chosen)
-            said.append(
-                f"{family} ({number})"
-                if number == len(whole)
-                else f"{family} ({number} of {len(whole)})"
-            )
+            said.append(f"{family} ({share})")
     return ", ".join(said)

@@ -3,8 +3,8 @@
     python ops_child.py without|with REQUEST
 
 A request holds the ``ops`` (module by name), the ``sizes`` to compile for, the ``cases`` (see
-``ops_making``) and the ops of which ``opcheck`` is wanted. Nothing that fails here stops the rest:
-the answers tell.
+``ops_making``), every how many of them to try ``on the device``, which takes longer, and the ops of
+which ``opcheck`` is wanted. Nothing that fails here stops the rest: the answers tell.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import child_side
 import ops_kernels
-from ops_making import Json, example, laid_out, tensors_of
+from ops_making import Json, Maker, laid_out, meaningless, tensors_of
 
 child_side.pretend(ops_kernels.ARCH)
 
@@ -33,11 +33,18 @@ from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._subclasses import FakeTensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from shim.opaque.declare import MakeTensor, Op  # noqa: E402
+from shim.opaque.declare import Op  # noqa: E402
 from shim.opaque.identity import REPLACES  # noqa: E402
 from shim.opaque.registry import NAMESPACE  # noqa: E402
 from shim.patches.ops import OPS  # noqa: E402
 from shim.proof import making  # noqa: E402
+
+# On two cores several processes at once are faster than several threads of each.
+torch.set_num_threads(1)
+
+# It times the guards of every graph for a log, which takes as long as all else in a compilation.
+guards: Any = torch._dynamo.guards
+guards.profile_guard_manager = lambda *args: 0.0
 
 Function = Callable[..., Any]
 
@@ -64,9 +71,9 @@ class Subject:
         self.outs = tuple(name for name in op.out if name in parameters)
         self.variants: tuple[str | None, ...] = (None, "contiguous") if self.outs else (None,)
 
-    def arguments(self, make: MakeTensor, case: Json) -> dict[str, Any]:
+    def arguments(self, maker: Maker, case: Json) -> dict[str, Any]:
         """Of the call that a case describes; outputs that are given are like those returned."""
-        found = example(self.op, make, case)
+        found = maker.example(self.op, case)
         if self.outs and case["out"] is not None:
             results = tensors_of(self.function(**found))[: case["outs"]]
             given = [laid_out(_emptied(result), case["out"]) for result in results]
@@ -83,12 +90,10 @@ def _emptied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if isinstance(tensor, FakeTensor) else tensor.zero_()
 
 
-def outcome(
-    subject: Subject, make: MakeTensor, case: Json, function: Function | None = None
-) -> Json:
+def outcome(subject: Subject, maker: Maker, case: Json, function: Function | None = None) -> Json:
     """Of a case, by the subject's function or by one that stands for it; or the error."""
     try:
-        arguments = subject.arguments(make, case)
+        arguments = subject.arguments(maker, case)
         return described((function or subject.function)(**arguments), arguments)
     except Exception as error:
         return {"error": type(error).__name__, "text": str(error)}
@@ -124,12 +129,14 @@ def without(subjects: Mapping[str, Subject], request: Json) -> Json:
         answers[name]["premise"] = child_side.error_of(functools.partial(premise, subject))
     ops_kernels.install()
     for name, subject in subjects.items():
-        answer, cases = answers[name], request["cases"]
-        answer["on the CPU"] = [outcome(subject, making.on("cpu"), case) for case in cases]
+        answer, cases, maker = answers[name], request["cases"], Maker(meaningless)
+        answer["on the CPU"] = [outcome(subject, maker, case) for case in cases]
         with child_side.fake_cuda():
-            answer["on the device"] = [outcome(subject, making.fake(), case) for case in cases]
+            maker = Maker(making.fake())
+            some = cases[:: request["on the device"]]
+            answer["on the device"] = [outcome(subject, maker, case) for case in some]
             answer["of the sizes"] = [
-                outcome(subject, making.fake(), PLAIN | {"m": m}) for m in request["sizes"]
+                outcome(subject, maker, PLAIN | {"m": m}) for m in request["sizes"]
             ]
     return answers
 
@@ -139,29 +146,32 @@ def premise(subject: Subject) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(subject.function, fullgraph=True, backend="eager")
     with child_side.fake_cuda():
-        compiled(**subject.arguments(making.fake(), PLAIN))
+        compiled(**subject.arguments(Maker(making.fake()), PLAIN))
 
 
 def with_us(subjects: Mapping[str, Subject], request: Json) -> Json:
     """What the compiler makes of our ops, their fakes, and what is left of both."""
     answers: Json = {name: {} for name in subjects}
+    sizes, cases = request["sizes"], request["cases"]
     for name, subject in subjects.items():
         answer = answers[name]
         answer["is ours"] = hasattr(subject.function, REPLACES)
-        answer["compiled"] = [compiled(subject, request["sizes"], out) for out in subject.variants]
+        answer["compiled"] = [compiled(subject, sizes, None)]
+        if subject.outs:
+            answer["compiled"].append(compiled(subject, sizes[:3], "contiguous"))
         with child_side.fake_cuda():
-            answer["fake"] = [outcome(subject, making.fake(), case) for case in request["cases"]]
+            maker = Maker(making.fake())
+            answer["fake"] = [outcome(subject, maker, case) for case in cases]
     left = left_behind()
     ops_kernels.install()
     for name, subject in subjects.items():
-        with Seeing():
-            answers[name]["run"] = [
-                outcome(subject, making.on("cpu"), case) for case in request["cases"]
-            ]
-        answers[name]["in turn"] = attempt(in_turn, subject)
+        answer, maker = answers[name], Maker(meaningless)
+        answer["run"] = [outcome(subject, maker, case, watched(subject.function)) for case in cases]
+        answer["in turn"] = attempt(in_turn, subject)
         with ops_kernels.writing():
-            answers[name]["mutation"] = attempt(mutation, subject)
-            answers[name]["opcheck"] = [attempt(opcheck, subject, out) for out in subject.variants]
+            answer["mutation"] = attempt(mutation, subject)
+            if name in request["opcheck"]:
+                answer["opcheck"] = [attempt(opcheck, subject, out) for out in subject.variants]
     return {"ops": answers, "left behind": left}
 
 
@@ -171,9 +181,8 @@ def compiled(subject: Subject, sizes: Sequence[int], out: str | None) -> Json:
     torch._dynamo.reset()
     whole = torch.compile(subject.function, fullgraph=True, backend=backend, dynamic=True)
     with child_side.fake_cuda():
-        outcomes = [
-            outcome(subject, making.fake(), PLAIN | {"m": m, "out": out}, whole) for m in sizes
-        ]
+        maker = Maker(making.fake())
+        outcomes = [outcome(subject, maker, PLAIN | {"m": m, "out": out}, whole) for m in sizes]
     return {
         "outcomes": outcomes,
         "graphs": [
@@ -229,9 +238,9 @@ def in_turn(subject: Subject) -> list[Json]:
     found = []
     for traced in (True, False, True):
         before = ops_kernels.Kernel.calls
-        make = making.fake() if traced else making.on("cpu")
+        make = making.fake() if traced else meaningless
         with child_side.fake_cuda() if traced else contextlib.nullcontext():
-            arguments = subject.arguments(make, PLAIN)
+            arguments = subject.arguments(Maker(make), PLAIN)
             result = subject.function(**arguments)
             answer = described(result, arguments)
         answer["fake"] = [isinstance(tensor, FakeTensor) for tensor in tensors_of(result)]
@@ -260,7 +269,7 @@ def mutation(subject: Subject) -> Json | None:
     whole = torch.compile(step, fullgraph=True, backend=aot_autograd(fw_compiler=keep))
     runs = []
     for function in (step, whole):
-        arguments = subject.arguments(making.on("cpu"), case)
+        arguments = subject.arguments(Maker(making.on("cpu")), case)
         written = subject.written(arguments)
         before = [_bytes(tensor) for tensor in written]
         if not written:
@@ -288,12 +297,22 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 def opcheck(subject: Subject, out: str | None) -> dict[str, str]:
     """What ``torch.library.opcheck`` says of the op on CPU tensors, by test; empty if it passed."""
     with Seeing() as seen:
-        arguments = subject.arguments(making.on("cpu"), PLAIN | {"out": out})
+        arguments = subject.arguments(Maker(making.on("cpu")), PLAIN | {"out": out})
         seen.calls.clear()  # of the outputs' maker
         subject.function(**arguments)
     ((op, args, kwargs),) = seen.calls
     found = torch.library.opcheck(op, args, kwargs, raise_exception=False)
     return {test: "" if said == "SUCCESS" else str(said) for test, said in found.items()}
+
+
+def watched(function: Function) -> Function:
+    """The function called where somebody watches, so that the op runs in its place."""
+
+    def call(**arguments: Any) -> Any:
+        with Seeing():
+            return function(**arguments)
+
+    return call
 
 
 class Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -323,6 +342,7 @@ def main() -> None:
     """Answer the request."""
     side, request = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
     importlib.import_module("flashinfer")
+    ops_kernels.answer_for_the_machine()
     subjects = {name: Subject(OPS[name], module) for name, module in request["ops"].items()}
     answers = without(subjects, request) if side == "without" else with_us(subjects, request)
     print(json.dumps(answers))

@@ -1,7 +1,7 @@
 """Kernels that compute nothing, so that FlashInfer's own Python runs on CPU tensors. In children.
 
-What is replaced launches kernels (C++ modules, CuTe DSL) or asks a device that is not there. Every
-other line that runs is upstream's.
+What is replaced launches kernels (C++ modules, CuTe DSL, cuda.tile, Triton) or asks a device that
+is not there. Every other line that runs is upstream's.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import importlib.abc
+import importlib.machinery
 import importlib.util
+import inspect
 import sys
-from collections.abc import Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType, ModuleType
 from typing import Any
 
 import oracle
@@ -46,30 +49,65 @@ class Kernel(oracle.Stub):
         return self
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        Kernel.calls += 1
+        if len(args) == 1 and inspect.isfunction(args[0]):
+            return Kernel(args[0].__name__)  # what a decorator makes of it
+        tensors = tensors_of([*args, *options.values()])
+        Kernel.calls += bool(tensors)
         if Kernel.writing:
-            for tensor in tensors_of(args):
-                if _is_unwritten(tensor):
-                    tensor.fill_(WRITTEN)
-            for tensor in _registered_as_written(sys._getframe(1)):
+            for tensor in (*filter(_is_unwritten, tensors), *_written(sys._getframe(1))):
                 tensor.fill_(WRITTEN)
         return oracle.Stub("result")
+
+
+class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Lets Triton, which does not come with a CPU build of torch, be imported as kernels."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] != "triton":
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return Kernel(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run."""
+
+
+def answer_for_the_machine() -> None:
+    """Where cuda.tile is installed, say that its compiler, which comes with CUDA, is there too."""
+    if _is_installed("cuda.tile"):
+        _answer("is_cuda_tile_available", lambda *args, **options: True)
 
 
 def install() -> None:
     """Replace the launchers in all of FlashInfer, which has been imported."""
     core: Any = importlib.import_module("flashinfer.jit.core")
     core.JitSpec.build_and_load = lambda *args, **options: Kernel("module")
-    if importlib.util.find_spec("cutlass") is not None:
-        cute: Any = importlib.import_module("cutlass.cute")
-        cute.compile = Kernel("compile")
+    for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
+        if _is_installed(package):
+            setattr(importlib.import_module(package), launcher, Kernel(launcher))
+    sys.meta_path.append(TritonFinder())
+    for asked, answer in oracle.ANSWERS.items():
+        _answer(asked, answer)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even its package
+        return False
+
+
+def _answer(asked: str, answer: Callable[..., Any]) -> None:
+    """Replace a function of FlashInfer wherever one of its modules has it."""
+    # The shadow runs what is FlashInfer's, and refuses what it does not know.
+    answer.__module__ = "flashinfer.utils"
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "flashinfer":
-            for asked, answer in oracle.ANSWERS.items():
-                if asked in vars(module):
-                    # The shadow runs what is FlashInfer's, and refuses what it does not know.
-                    answer.__module__ = name
-                    setattr(module, asked, answer)
+        if name.partition(".")[0] == "flashinfer" and asked in vars(module):
+            setattr(module, asked, answer)
 
 
 @contextlib.contextmanager
@@ -89,7 +127,7 @@ def _is_unwritten(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and bool(tensor.float().isnan().all())
 
 
-def _registered_as_written(frame: FrameType | None) -> list[torch.Tensor]:
+def _written(frame: FrameType | None) -> list[torch.Tensor]:
     """The arguments that the running functions of upstream say, by decorator, they write into.
 
     Those decorators register nothing (upstream switched that off), but they were written by those

@@ -13,34 +13,67 @@ from typing import Any
 import torch
 
 from shim.opaque.declare import MakeTensor, Op
+from shim.proof import making
 
 Json = dict[str, Any]
 
 
-def example(op: Op, make: MakeTensor, case: Json) -> dict[str, Any]:
-    """The arguments of the op's example as the case varies them.
+class Maker:
+    """Makes the tensors of examples, the same ones again for the same place, size and layout.
 
-    A case holds ``m``, the ``dtype`` that stands for bfloat16, the ``rank`` of tensors of m rows
-    (``as it is``, ``batched``: two of them in front, or ``flat``: one row without its dimension),
-    and the ``layouts`` of the tensors in the order in which the example makes them, over again
-    where there are more of them. ``out`` is the layout of outputs that the caller gives (null:
-    none), ``outs`` how many of them there are at most.
+    For calls that write nothing: making tensors takes longer than running upstream's Python.
     """
-    m, layouts = case["m"], itertools.cycle(case["layouts"])
 
-    def varied(
-        *size: int, dtype: str = "bfloat16", values: Sequence[float] | str | None = None
-    ) -> torch.Tensor:
-        if values is None and len(size) > 1 and size[0] == m:
-            size = {"as it is": size, "batched": (2, *size), "flat": size[1:]}[case["rank"]]
-        dtype = case["dtype"] if dtype == "bfloat16" else dtype
-        return laid_out(make(*size, dtype=dtype, values=values), next(layouts))
+    def __init__(self, make: MakeTensor) -> None:
+        self._make = make
+        self._made: dict[object, torch.Tensor] = {}
 
-    return dict(op.example(varied, m))
+    def example(self, op: Op, case: Json) -> dict[str, Any]:
+        """The arguments of the op's example as the case varies them.
+
+        A case holds ``m``, the ``dtype`` that stands for bfloat16, the ``rank`` of tensors of m
+        rows (``as it is``, ``batched``: two of them in front, or ``flat``: one row without its
+        dimension), and the ``layouts`` of the tensors in the order in which the example makes
+        them, over again where there are more of them. ``out`` is the layout of outputs that the
+        caller gives (null: none), ``outs`` how many of them there are at most.
+        """
+        m, layouts = case["m"], itertools.cycle(case["layouts"])
+        places = itertools.count()
+
+        def varied(
+            *size: int, dtype: str = "bfloat16", values: Sequence[float] | str | None = None
+        ) -> torch.Tensor:
+            if values is None and len(size) > 1 and size[0] == m:
+                size = {"as it is": size, "batched": (2, *size), "flat": size[1:]}[case["rank"]]
+            dtype = case["dtype"] if dtype == "bfloat16" else dtype
+            layout = next(layouts)
+            key = (next(places), m, size, dtype, layout)
+            if key not in self._made:
+                made = self._make(*size, dtype=dtype, values=values)
+                self._made[key] = laid_out(made, layout, contents=values is not None)
+            return self._made[key]
+
+        return dict(op.example(varied, m))
 
 
-def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """A tensor of the same size and contents whose elements lie otherwise."""
+def meaningless(
+    *size: int, dtype: str = "bfloat16", values: Sequence[float] | str | None = None
+) -> torch.Tensor:
+    """A CPU tensor with the values that an example asks for, or whatever lies in the memory.
+
+    No kernel will see it.
+    """
+    if values is None:
+        return torch.empty(size, dtype=getattr(torch, dtype))
+    made: torch.Tensor = making.on("cpu")(*size, dtype=dtype, values=values)
+    return made
+
+
+def laid_out(tensor: torch.Tensor, layout: str, *, contents: bool = False) -> torch.Tensor:
+    """A tensor of the same size whose elements lie otherwise, with the same ``contents`` or none.
+
+    A fake tensor has no contents, and no device that could be told to copy them.
+    """
     if layout == "contiguous":
         return tensor  # no view of anything, as most tensors are
     stride, offset = LAYOUTS[layout](tuple(tensor.shape))
@@ -48,8 +81,8 @@ def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     room = offset + (0 if 0 in tensor.shape else reach)
     base = torch.empty(room, dtype=tensor.dtype, device=tensor.device)
     result = base.as_strided(tensor.shape, stride, offset)
-    # A fake tensor has no contents, and no device that could be told to copy them.
-    return result if isinstance(tensor, torch._subclasses.FakeTensor) else result.copy_(tensor)
+    is_fake = isinstance(tensor, torch._subclasses.FakeTensor)
+    return result.copy_(tensor) if contents and not is_fake else result
 
 
 def row_major(size: Sequence[int]) -> list[int]:

@@ -4,8 +4,8 @@
 and kept in ``.cache/flashinfer`` of the checkout, or where ``FLASHINFER_SHIM_TEST_CACHE`` says:
 that may also name a directory of trees that are there already.
 
-``cute_dsl()`` are the directories of NVIDIA's CuTe DSL, kept likewise. Many functions take another
-path where it is installed, as it is for every user with a GPU.
+``cuda_packages()`` are the directories of NVIDIA's packages for kernels written in Python, kept
+likewise. Many functions take another path where they are installed, as for all users with a GPU.
 
 ``python tests/releases.py [VERSION...]`` fetches them beforehand, without a version all of it.
 """
@@ -34,14 +34,15 @@ RELEASES = (
     "0.7.4",
 )
 
-#: What `pip install nvidia-cutlass-dsl[cu13]` installs, but for what the tests' tools bring along.
-CUTE_DSL = "4.8.1"
-_CUTE_DSL_WHEELS = (
-    f"nvidia-cutlass-dsl=={CUTE_DSL}",
-    f"nvidia-cutlass-dsl-libs-base=={CUTE_DSL}",
-    f"nvidia-cutlass-dsl-libs-core=={CUTE_DSL}",
-    f"nvidia-cutlass-dsl-libs-cu13=={CUTE_DSL}",
+#: The CuTe DSL (`nvidia-cutlass-dsl[cu13]`) and cuTile, but for what the tests' tools bring along.
+_CUTE_DSL = "4.8.1"
+_CUDA_PACKAGES = (
+    f"nvidia-cutlass-dsl=={_CUTE_DSL}",
+    f"nvidia-cutlass-dsl-libs-base=={_CUTE_DSL}",
+    f"nvidia-cutlass-dsl-libs-core=={_CUTE_DSL}",
+    f"nvidia-cutlass-dsl-libs-cu13=={_CUTE_DSL}",
     "protobuf==7.36.2",
+    "cuda-tile==1.7.0",
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,15 +63,15 @@ def path(version: str) -> Path:
     return _kept(version, [f"flashinfer-python=={version}"], _wanted)
 
 
-def cute_dsl() -> list[Path]:
-    """What to put on ``PYTHONPATH`` for the CuTe DSL, fetched if it is not there.
+def cuda_packages() -> list[Path]:
+    """What to put on ``PYTHONPATH`` for them, fetched if it is not there.
 
     Raises:
         subprocess.CalledProcessError: pip could not fetch it; its own words are on stderr.
     """
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    tree = _kept(f"cute-dsl-{CUTE_DSL}-{python}", _CUTE_DSL_WHEELS, lambda member: True)
-    # A .pth file names the second to an installed Python.
+    tree = _kept(f"cuda-packages-{_CUTE_DSL}-{python}", _CUDA_PACKAGES, lambda member: True)
+    # In site-packages a .pth file names the second.
     return [tree, tree / "nvidia_cutlass_dsl" / "dsl_packages"]
 
 
@@ -176,4 +177,4 @@ if __name__ == "__main__":
     for version in sys.argv[1:] or RELEASES:
         print(path(version), flush=True)
     if not sys.argv[1:]:
-        print(cute_dsl()[0], flush=True)
+        print(cuda_packages()[0], flush=True)

@@ -78,12 +78,14 @@ def _qk_norm_rope(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _dit(make: MakeTensor, m: int, *modulations: str) -> dict[str, Any]:
-    # The rows of each modulation lie as chunks of the time embedding do, which has six.
+    # The rows of each modulation lie as chunks of the time embedding do, which has six. The kernel
+    # reads the optional biases whether they are there or not.
     embedding = make(1, m, 6, _WAN_HIDDEN)
     return {
         "input": make(1, m, _WAN_HIDDEN),
         "residual": make(1, m, _WAN_HIDDEN),
         **{name: embedding[:, :, i] for i, name in enumerate(modulations)},
+        **{f"{name}_bias": make(_WAN_HIDDEN, dtype="float32") for name in modulations},
     }
 
 

@@ -102,13 +102,13 @@ EVERYWHERE = (
 )
 
 
-def test_everybody_who_traces_gets_the_op(run_child: RunChild, each_release: str) -> None:
-    answers = run_child(EVERYWHERE, release=each_release).json
+def test_everybody_who_traces_gets_the_op(run_child: RunChild, each_signature: str) -> None:
+    answers = run_child(EVERYWHERE, release=each_signature).json
     quantized = [
         [[33, 128], [128, 1], "torch.uint8", "cuda"],
         [[128, 16], [16, 1], "torch.uint8", "cuda"],
     ]
-    op = f"flashinfer_shim.fp4_quantize.v{each_release.replace('.', '_')}_"
+    op = f"flashinfer_shim.fp4_quantize.v{each_signature.replace('.', '_')}_"
     for way in ("a fake mode", "no_grad", "autocast"):
         assert answers[way] == quantized, way
     assert answers["make_fx"][0].startswith(op)
@@ -226,8 +226,8 @@ ERRORS = (
 )
 
 
-def test_wrong_calls_fail_as_in_eager_upstream(run_child: RunChild, each_release: str) -> None:
-    errors = run_child(ERRORS, release=each_release).json
+def test_wrong_calls_fail_as_in_eager_upstream(run_child: RunChild, each_signature: str) -> None:
+    errors = run_child(ERRORS, release=each_signature).json
     assert errors["1-D"][0] == "IndexError"
     assert errors["K % vec"] == ["AssertionError", ""]
     assert errors["vec"] == ["NotImplementedError", "sf_vec_size can only be 16 or 32"]
@@ -313,8 +313,8 @@ IDENTITY = (
 )
 
 
-def test_the_function_looks_like_the_original(run_child: RunChild, each_release: str) -> None:
-    answers = run_child(IDENTITY, release=each_release).json
+def test_the_function_looks_like_the_original(run_child: RunChild, each_signature: str) -> None:
+    answers = run_child(IDENTITY, release=each_signature).json
     assert answers == dict.fromkeys(answers, True)
 
 

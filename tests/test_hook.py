@@ -252,6 +252,25 @@ def test_a_wrong_setting_raises_where_the_shim_is_required(run_child: RunChild) 
     assert "FLASHINFER_SHIM_POLICY='bold'" in child.stderr.splitlines()[-1]
 
 
+def test_at_level_info_each_module_is_one_line_that_names_its_patched_functions(
+    run_child: RunChild,
+) -> None:
+    child = run_child(
+        """
+        import json, flashinfer, shim
+        print(json.dumps([r.target.split(":") for r in shim.status() if r.verdict == "applied"]))
+        """,
+        release="0.6.3",
+        env={"FLASHINFER_SHIM_LOG": "info"},
+    )
+    targets = child.json
+    said = dict(line.split(": ")[1:3] for line in child.stderr.splitlines())
+    for module in {module for module, _ in targets}:
+        functions = [name for where, name in targets if where == module]
+        assert said[f"patched in {module}"].split(", ") == functions
+    assert len(child.stderr.splitlines()) == len(said) == len({module for module, _ in targets})
+
+
 # --- faults of our own --------------------------------------------------------------------------
 
 BREAK_BUILD = """

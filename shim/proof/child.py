@@ -151,19 +151,20 @@ def _find(example: Example, version: Version | None) -> Callable[..., Any] | Non
     import flashinfer
 
     contract = next(patch.contract for patch in PATCHES if patch.name == example.patch)
-    if example.function in vars(flashinfer):
-        found: Callable[..., Any] = getattr(flashinfer, example.function)
-        return found
-    if version is not None and version.public in RELEASES and not contract.row_for(version):
-        return None
-    modules = contract.modules(version)
+    listed = version is not None and version.public in RELEASES
+    modules = () if listed and not contract.row_for(version) else contract.modules(version)
+    found: Callable[..., Any] | None = vars(flashinfer).get(example.function)
+    missing: ModuleNotFoundError | None = None
     for module in modules:
+        if found is not None:
+            break
         try:
-            return getattr(import_module(module), example.function, None)
-        except ModuleNotFoundError:
-            if module == modules[-1]:
-                raise
-    return None
+            found = getattr(import_module(module), example.function, None)
+        except ModuleNotFoundError as error:
+            missing = error
+    if found is None and missing is not None:
+        raise missing
+    return found
 
 
 def _without(call: Call, gpu: bool, backends: Sequence[str]) -> dict[str, Any]:

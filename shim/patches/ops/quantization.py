@@ -115,6 +115,7 @@ def _shuffled(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _shuffled_fake(input_tensor: Any, **_: Any) -> Any:
+    assert input_tensor.dim() == 2  # as upstream does
     rows, columns = input_tensor.shape
     return input_tensor.new_empty(((rows + 127) // 128 * 128 * ((columns + 3) // 4 * 4),))
 

@@ -32,9 +32,6 @@ SIZES = (32, 48, 1, 129, 200, 0, 7, 512)
 #: What they may cost: one graph for all, one for 1, one for 0.
 MOST_GRAPHS = 3
 
-#: Every how many of the cases upstream is asked on a pretended device too.
-ON_THE_DEVICE = 4
-
 LAYOUTS = (
     "contiguous",
     "behind others",
@@ -157,7 +154,6 @@ def _ask(world: World, scratch: Path, shim: bool) -> Json:
         "ops": world.ops,
         "sizes": SIZES,
         "cases": cases(),
-        "on the device": ON_THE_DEVICE,
         "opcheck": [name for name in world.ops if opchecked(world, name)],
     }
     file.write_text(json.dumps(request))

@@ -25,6 +25,9 @@ from ops_making import tensors_of
 #: What ``pretend`` is told: the card that has a kernel for every op.
 ARCH = "10.0"
 
+#: Modules of FlashInfer that are imported when their kernels are called.
+TRITON_KERNELS = ("flashinfer.triton.page",)
+
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
 
@@ -89,9 +92,22 @@ def install() -> None:
     for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
         if _is_installed(package):
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
-    sys.meta_path.append(TritonFinder())
+    _import_triton_kernels()
     for asked, answer in oracle.ANSWERS.items():
         _answer(asked, answer)
+    tensor: Any = torch.Tensor
+    tensor.cuda = lambda self, *args, **options: self
+
+
+def _import_triton_kernels() -> None:
+    """Import what upstream imports when it is called, without letting torch find a Triton."""
+    finder = TritonFinder()
+    sys.meta_path.append(finder)
+    for module in TRITON_KERNELS:
+        importlib.import_module(module)
+    sys.meta_path.remove(finder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+        del sys.modules[name]
 
 
 def _is_installed(module: str) -> bool:

@@ -76,7 +76,7 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
 
 
 def _do_without_a_device_guard() -> None:
-    """Let ``tensor[a:b]``, ``tensor[rows]``, ``contiguous`` and ``cuda`` work on fake CUDA tensors.
+    """Let indexing, ``contiguous``, ``copy_`` and ``cuda`` work on fake CUDA tensors.
 
     Without a device there is no device guard for them. Plain slices and whole numbers become the
     narrow and select that they are, a tensor the index that it is, a contiguous copy the clone
@@ -86,7 +86,7 @@ def _do_without_a_device_guard() -> None:
 
     fake: Any = FakeTensor
     indexed, assigned = fake.__getitem__, fake.__setitem__
-    packed, moved = fake.contiguous, fake.cuda
+    packed, copied, moved = fake.contiguous, fake.copy_, fake.cuda
 
     def getitem(self: Any, index: Any) -> Any:
         items = index if isinstance(index, tuple) else (index,)
@@ -112,7 +112,7 @@ def _do_without_a_device_guard() -> None:
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             assigned(self, index, value)
         elif isinstance(value, torch.Tensor):
-            torch.ops.aten.copy_.default(getitem(self, index), value)
+            copy(getitem(self, index), value)
         else:
             torch.ops.aten.fill_.Scalar(getitem(self, index), value)
 
@@ -121,11 +121,16 @@ def _do_without_a_device_guard() -> None:
             return packed(self, memory_format=memory_format)
         return torch.ops.aten.clone.default(self, memory_format=memory_format)
 
+    def copy(self: Any, source: Any, non_blocking: bool = False) -> Any:
+        if self.device.type != "cuda":
+            return copied(self, source, non_blocking)
+        return torch.ops.aten.copy_.default(self, source)
+
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self if self.device.type == "cuda" else moved(self, *args, **kwargs)
 
     fake.__getitem__, fake.__setitem__ = getitem, setitem
-    fake.contiguous, fake.cuda = contiguous, cuda
+    fake.contiguous, fake.copy_, fake.cuda = contiguous, copy, cuda
 
 
 def _from_front(bound: Any, size: Any) -> Any:

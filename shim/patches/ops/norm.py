@@ -9,7 +9,7 @@ from ...opaque.declare import MakeTensor, Op, Uncovered
 
 _HIDDEN = 256
 #: What kernels for one model alone are compiled for.
-_WAN_HIDDEN, _GATED_HIDDEN, _GATED_HEAD, _MHC_HIDDEN = 3072, 8192, 64, 1024
+_WAN_HIDDEN, _GATED_HIDDEN, _GATED_HEAD, _MHC_HIDDEN = 3072, 8192, 64, 4096
 #: FP4 conversion, and the last of the line that three kernels were written for.
 _BLACKWELL, _DATACENTER = (10, 0), (10, 7)
 _PAIR, _TRIPLE = "(Tensor, Tensor)", "(Tensor, Tensor, Tensor)"
@@ -129,18 +129,19 @@ def _mhc_pre(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _mhc_pre_summed(make: MakeTensor, m: int) -> dict[str, Any]:
-    return {**_mhc_pre(make, m), "sqrsum": make(m, dtype="float32"), "k": 4 * _MHC_HIDDEN}
+    return {**_mhc_pre(make, m), "sqrsum": make(m, dtype="float32").abs(), "k": 4 * _MHC_HIDDEN}
 
 
 def _mhc_pre_norm(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
         "gemm_out_mul": make(8, m, 24, dtype="float32"),
-        "gemm_out_sqrsum": make(8, m, dtype="float32"),
+        "gemm_out_sqrsum": make(8, m, dtype="float32").abs(),
         "hc_scale": make(3, dtype="float32"),
         "hc_base": make(24, dtype="float32"),
         **_mhc(make, m),
         "norm_weight": make(_MHC_HIDDEN),
-        **dict.fromkeys(("rms_eps", "hc_pre_eps", "hc_sinkhorn_eps", "norm_eps"), 1e-06),
+        **dict.fromkeys(("rms_eps", "norm_eps"), 1e-5),
+        **dict.fromkeys(("hc_pre_eps", "hc_sinkhorn_eps"), 1e-6),
         "hc_post_mult_value": 2.0,
         "sinkhorn_repeat": 20,
     }

@@ -9,8 +9,8 @@ from ...opaque.declare import MakeTensor, Op, Traces
 
 _KV_HEADS, _HEAD = 2, 128
 _CKV, _KPE = 512, 64
-#: One request, with room for as many rows as anybody asks for: 64 pages of 16.
-_PAGES = (64, 16)
+#: One request, with room for as many rows as anybody asks for: 128 pages of 16.
+_PAGES = (128, 16)
 
 
 def _pages(make: MakeTensor, m: int) -> Mapping[str, Any]:
@@ -63,12 +63,13 @@ def _nvfp4_slots(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _nvfp4_mla(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = 3 * m  # not just any number: a row of the cache has 32 scales
     return {
-        **_mla_rows(make, m),
+        **_mla_rows(make, rows),
         "ckv_cache": make(*_PAGES, _CKV // 2, dtype="uint8"),
         "ckv_sf_cache": make(*_PAGES, _CKV // 16, dtype="float8_e4m3fn"),
         "kpe_cache": make(*_PAGES, _KPE, dtype="float8_e4m3fn"),
-        **_pages(make, m),
+        **_pages(make, rows),
         "ckv_scale": 0.5,
         "kpe_scale": 0.5,
     }

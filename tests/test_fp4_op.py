@@ -302,7 +302,8 @@ IDENTITY = (
              (original.__name__, original.__qualname__, original.__module__),
         doc=f.__doc__ == original.__doc__ and bool(f.__doc__),
         signature=str(inspect.signature(f)) == str(inspect.signature(original)),
-        unwrapped=str(inspect.signature(f, follow_wrapped=False)) == str(inspect.signature(f)),
+        unwrapped=str(inspect.signature(f, follow_wrapped=False)) ==
+                  str(inspect.signature(original, follow_wrapped=False)),
         source=inspect.getsource(f) == inspect.getsource(original),
         pickle=pickle.loads(pickle.dumps(f)) is f,
         deepcopy=copy.deepcopy(f) is f,

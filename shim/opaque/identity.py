@@ -23,7 +23,10 @@ def take_over(replacement: F, original: Callable[..., Any]) -> F:
     functools.update_wrapper(replacement, original)
     for mark in TORCH_MARKS:
         vars(replacement).pop(mark, None)
-    replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    # Of what a decorator of upstream's made, both signatures are right already: the wrapper's own,
+    # by which callers tell that it takes more, is that of our function too.
+    if not hasattr(original, "__wrapped__"):
+        replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     setattr(replacement, REPLACES, original)
     return replacement
 

@@ -17,6 +17,9 @@ from .declare import Op
 from .dispatch import dispatching, encoding, with_results
 from .schema import Schema, from_signature
 
+#: An attribute that upstream's decorator of checks, ``backend_requirement``, gives a function.
+_MARK_OF_CHECKS = "is_backend_supported"
+
 
 def build(
     op: Op,
@@ -44,7 +47,7 @@ def build(
         Inexpressible: the function has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    signature = inspect.signature(function, eval_str=True)
+    signature = _signature(function)
     tag = registry.Tag(release, _set_variables(op.variables))
     kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
     run = function if eager is None else eager
@@ -83,6 +86,17 @@ def build(
     names = functional.names[: functional.positional]
     count = op.results or (lambda arguments: total)
     return dispatching(function, with_results(traced, mutating, names, out, count), eager)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The function's, and the keyword that upstream's checks of arguments take beside it."""
+    signature = inspect.signature(function, eval_str=True)
+    if not hasattr(function, _MARK_OF_CHECKS):
+        return signature
+    skip = inspect.Parameter(
+        "skip_check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+    )
+    return signature.replace(parameters=[*signature.parameters.values(), skip])
 
 
 def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[..., Any]:

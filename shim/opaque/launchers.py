@@ -157,10 +157,16 @@ class _Program:
 
     def __getattr__(self, name: str) -> Any:
         real, loaded = self.__dict__["_real"]
-        value = getattr(real, name)
-        if name in _PROGRAM_LOADERS:
-            return _recording(value, loaded, lambda *args, **kwargs: _NOTHING)
-        return value
+        if name not in _PROGRAM_LOADERS:
+            return getattr(real, name)
+
+        def load(target: str) -> Any:
+            # Upstream's own cached function, which says later whether it was called.
+            getter = vars(sys.modules[type(real).__module__])["_load"]
+            loaded.append(Loaded(getter, (real, target), ()))
+            return _NOTHING
+
+        return load
 
 
 def recording(

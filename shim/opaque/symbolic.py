@@ -16,23 +16,38 @@ import torch
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
-class _IntType(type):
-    """Of ``int``: symbolic sizes belong to it, and stay as they are."""
+class _Number(type):
+    """Of ``int`` and ``float``: symbolic numbers belong to them, and stay symbolic."""
+
+    plain: type
+    symbolic: type
+    convert: Callable[[Any], Any]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], _SYMBOLIC):
-            return torch.sym_int(args[0])  # type: ignore[no-untyped-call]
-        return int(*args, **kwargs)
+            return cls.convert(args[0])
+        return cls.plain(*args, **kwargs)
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, (int, torch.SymInt))
+        return isinstance(value, (cls.plain, cls.symbolic))
 
     def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, (int, torch.SymInt))
+        return issubclass(kind, (cls.plain, cls.symbolic))
 
 
-class _Int(int, metaclass=_IntType):
+class _Int(int, metaclass=_Number):
     """Stands for ``int``."""
+
+    plain, symbolic, convert = int, torch.SymInt, staticmethod(torch.sym_int)
+
+
+class _Float(float, metaclass=_Number):
+    """Stands for ``float``."""
+
+    plain, symbolic, convert = float, torch.SymFloat, staticmethod(torch.sym_float)
+
+
+_STANDING = {kind: ours for ours in (_Int, _Float) for kind in (ours.plain, ours.symbolic)}
 
 
 class _TypeType(type):
@@ -40,7 +55,7 @@ class _TypeType(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         kind = type(*args, **kwargs)
-        return _Int if len(args) == 1 and kind in (int, torch.SymInt) else kind
+        return _STANDING.get(kind, kind) if len(args) == 1 else kind
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, type)
@@ -59,11 +74,12 @@ def _extreme(usual: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> 
     return extreme
 
 
-_Int.__name__, _Type.__name__ = "int", "type"
+_Int.__name__, _Float.__name__, _Type.__name__ = "int", "float", "type"
 
 #: By the names that they stand for.
 BUILTINS: Mapping[str, Any] = {
     "int": _Int,
+    "float": _Float,
     "type": _Type,
     "min": _extreme(min, torch.sym_min),
     "max": _extreme(max, torch.sym_max),

@@ -94,16 +94,27 @@ def _dit_gamma_beta(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**_dit(make, m, "gate"), **weight}
 
 
+def _cute() -> dict[str, str]:
+    """The backend that takes any number of rows, where there is a choice: from 0.7.4 on."""
+    import inspect
+
+    from flashinfer.norm import rmsnorm_sigmoid_gate
+
+    choice = "backend" in inspect.signature(rmsnorm_sigmoid_gate).parameters
+    return {"backend": "cute"} if choice else {}
+
+
 def _gated_residual(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
         "branch": make(m, _GATED_HIDDEN),
         "residual": make(m, _GATED_HIDDEN, dtype="float32"),
         **{name: make(_GATED_HIDDEN, dtype="float32") for name in ("alpha", "beta")},
+        **_cute(),
     }
 
 
 def _sigmoid_gate(make: MakeTensor, m: int) -> dict[str, Any]:
-    return {name: make(m, 16, _GATED_HEAD) for name in ("input", "gate")}
+    return {**{name: make(m, 16, _GATED_HEAD) for name in ("input", "gate")}, **_cute()}
 
 
 def _mhc(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -263,6 +274,7 @@ OPS = (
         lambda make, m: {**_gated_residual(make, m), "weight": make(_GATED_HIDDEN)},
         out=("out",),
         fake=_like("residual"),
+        requires=("cutlass",),
         capability=_BLACKWELL,
         newest=_DATACENTER,
     ),
@@ -272,6 +284,7 @@ OPS = (
         _PAIR,
         out=("residual_out", "ffn_input"),
         fake=_like("residual", "branch"),
+        requires=("cutlass",),
         capability=_BLACKWELL,
         newest=_DATACENTER,
     ),
@@ -280,6 +293,7 @@ OPS = (
         _sigmoid_gate,
         "()",
         mutates=("input",),
+        requires=("cutlass",),
         capability=_BLACKWELL,
         newest=_DATACENTER,
     ),

@@ -246,7 +246,7 @@ def _dataclass(parameter: inspect.Parameter, kind: type) -> Carrier:
             item = getattr(value, name)
             if name in enums:
                 item = item.name
-            elif isinstance(item, int):
+            elif isinstance(item, int) and not isinstance(item, bool):
                 item = operator.index(item)  # of a symbolic number, which ties the graph to it
             texts.append(f"{name}={item}" if name in enums else f"{name}={item!r}")
         return ";".join(texts)

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,25 @@ WITH_PACKAGES = ("0.6.3", "0.6.13", "0.6.18.post1", "0.7.4")
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What is asked of one op in one world: less where its code is that of the release before.
+
+    Attributes:
+        module: that defines it.
+        sizes: to compile it for.
+        every: how many cases to step over.
+        outputs: whether to compile it with outputs given too.
+        opcheck: whether torch is to check it: on the first release that has it, and on the last.
+    """
+
+    module: str
+    sizes: tuple[int, ...]
+    every: int
+    outputs: bool
+    opcheck: bool
+
+
+@dataclass(frozen=True)
 class World:
     """One release, with or without NVIDIA's packages for kernels written in Python."""
 
@@ -56,11 +75,28 @@ class World:
         return f"{self.release}+cute" if self.packages else self.release
 
     @functools.cached_property
-    def ops(self) -> Mapping[str, str]:
-        """The ops that the release has, with the modules that define them."""
+    def ops(self) -> Mapping[str, Plan]:
+        """The ops that the release has, and what is asked of each."""
         rows = {name: _row(name, self.release) for name in OPS}
-        found = {name: row.module for name, row in rows.items() if row is not None}
-        return {n: m for n, m in found.items() if self.packages or not _needs_packages(n, m)}
+        found = {name: row for name, row in rows.items() if row is not None}
+        if not self.packages:
+            found = {n: row for n, row in found.items() if not _needs_packages(n, row.module)}
+        return {name: self._plan(name, row) for name, row in found.items()}
+
+    def _plan(self, op: str, row: Row) -> Plan:
+        releases_of_op = [r for r in self._releases() if _row(op, r) is not None]
+        place = releases_of_op.index(self.release)
+        changed = place == 0 or _row(op, releases_of_op[place - 1]) != row
+        return Plan(
+            module=row.module,
+            sizes=SIZES if changed else SIZES[:3],
+            every=1 if changed else 3,
+            outputs=changed,
+            opcheck=not self.packages and place in (0, len(releases_of_op) - 1),
+        )
+
+    def _releases(self) -> tuple[str, ...]:
+        return WITH_PACKAGES if self.packages else releases.RELEASES
 
 
 def _needs_packages(op: str, module: str) -> bool:
@@ -68,12 +104,6 @@ def _needs_packages(op: str, module: str) -> bool:
     return bool({"cutlass", "cuda.tile"} & {*OPS[op].requires}) or module.startswith(
         "flashinfer.cute_dsl."
     )
-
-
-def opchecked(world: World, op: str) -> bool:
-    """Whether the release is the first or the last in the table that has the op."""
-    having = [w for w in WORLDS if not w.packages and op in w.ops]
-    return world in (having[:1] + having[-1:])
 
 
 def _row(op: str, release: str) -> Row | None:
@@ -150,12 +180,8 @@ def _answers(world: World, shared: Path, shim: bool) -> Json:
 def _ask(world: World, scratch: Path, shim: bool) -> Json:
     scratch.mkdir()
     file = scratch / "request.json"
-    request = {
-        "ops": world.ops,
-        "sizes": SIZES,
-        "cases": cases(),
-        "opcheck": [name for name in world.ops if opchecked(world, name)],
-    }
+    plans = {name: asdict(plan) for name, plan in world.ops.items()}
+    request = {"ops": plans, "cases": cases()}
     file.write_text(json.dumps(request))
     script = Path(__file__).with_name("ops_child.py")
     entries = [releases.ROOT] * shim + [releases.path(world.release)]

@@ -2,14 +2,14 @@
 
     python ops_child.py without|with REQUEST
 
-A request holds the ``ops`` (module by name), the ``sizes`` to compile for, the ``cases`` (see
-``ops_making``), and the ops of which ``opcheck`` is wanted. Nothing that fails here stops the rest:
-the answers tell.
+A request holds the ``cases`` (see ``ops_making``) and the ``ops``: the plan of each, by name (see
+``ops_cases``). Nothing that fails here stops the rest: the answers tell.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -33,9 +33,8 @@ from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._subclasses import FakeTensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from shim.opaque.declare import Op  # noqa: E402
+from shim.opaque import registry  # noqa: E402
 from shim.opaque.identity import REPLACES  # noqa: E402
-from shim.opaque.registry import NAMESPACE  # noqa: E402
 from shim.patches.ops import OPS  # noqa: E402
 from shim.proof import making  # noqa: E402
 
@@ -64,18 +63,20 @@ PLAIN: Json = {
 class Subject:
     """One op of the release at hand: what is called, and with what."""
 
-    def __init__(self, op: Op, module: str) -> None:
-        self.op = op
-        self.function: Function = getattr(importlib.import_module(module), op.name)
+    def __init__(self, name: str, plan: Json) -> None:
+        self.op, self.plan = OPS[name], plan
+        self.function: Function = getattr(importlib.import_module(plan["module"]), name)
         parameters = inspect.signature(self.function).parameters
-        self.outs = tuple(name for name in op.out if name in parameters)
+        self.outs = tuple(name for name in self.op.out if name in parameters)
         self.variants: tuple[str | None, ...] = (None, "contiguous") if self.outs else (None,)
 
     def arguments(self, maker: Maker, case: Json) -> dict[str, Any]:
         """Of the call that a case describes; outputs that are given are like those returned."""
         found = maker.example(self.op, case)
         if self.outs and case["out"] is not None:
-            results = tensors_of(self.function(**found))[: case["outs"]]
+            fake = any(isinstance(t, FakeTensor) for t in tensors_of([*found.values()]))
+            function = self.function if fake else on_the_device(self.function)
+            results = tensors_of(function(**found))[: case["outs"]]
             given = [laid_out(_emptied(result), case["out"]) for result in results]
             found |= zip(self.outs, given, strict=False)
         return found
@@ -129,18 +130,18 @@ def without(subjects: Mapping[str, Subject], request: Json) -> Json:
         answers[name]["premise"] = child_side.error_of(functools.partial(premise, subject))
     ops_kernels.install()
     for name, subject in subjects.items():
-        answer, cases, maker = answers[name], request["cases"], Maker(meaningless)
-        answer["on the CPU"] = [outcome(subject, maker, case) for case in cases]
+        answer, maker = answers[name], Maker(meaningless)
+        cases = request["cases"][:: subject.plan["every"]]
+        call = on_the_device(subject.function)
+        answer["real"] = [outcome(subject, maker, case, call) for case in cases]
         with child_side.fake_cuda():
             maker = Maker(making.fake())
-            answer["on the device"] = [
-                outcome(subject, maker, case) if number % 4 == 0 or "error" in on_cpu else None
-                for number, (case, on_cpu) in enumerate(
-                    zip(cases, answer["on the CPU"], strict=True)
-                )
+            answer["without data"] = [
+                outcome(subject, maker, case) if number % 4 == 0 or "error" in real else None
+                for number, (case, real) in enumerate(zip(cases, answer["real"], strict=True))
             ]
             answer["of the sizes"] = [
-                outcome(subject, maker, PLAIN | {"m": m}) for m in request["sizes"]
+                outcome(subject, maker, PLAIN | {"m": m}) for m in subject.plan["sizes"]
             ]
     return answers
 
@@ -156,25 +157,27 @@ def premise(subject: Subject) -> None:
 def with_us(subjects: Mapping[str, Subject], request: Json) -> Json:
     """What the compiler makes of our ops, their fakes, and what is left of both."""
     answers: Json = {name: {} for name in subjects}
-    sizes, cases = request["sizes"], request["cases"]
     for name, subject in subjects.items():
-        answer = answers[name]
+        answer, sizes = answers[name], subject.plan["sizes"]
+        cases = request["cases"][:: subject.plan["every"]]
         answer["is ours"] = hasattr(subject.function, REPLACES)
         answer["compiled"] = [compiled(subject, sizes, None)]
-        if subject.outs:
+        if subject.outs and subject.plan["outputs"]:
             answer["compiled"].append(compiled(subject, sizes[:3], "contiguous"))
         with child_side.fake_cuda():
             maker = Maker(making.fake())
             answer["fake"] = [outcome(subject, maker, case) for case in cases]
     left = left_behind()
     ops_kernels.install()
+    run_ops_on_the_device()
     for name, subject in subjects.items():
         answer, maker = answers[name], Maker(meaningless)
+        cases = request["cases"][:: subject.plan["every"]]
         answer["run"] = [outcome(subject, maker, case, watched(subject.function)) for case in cases]
         answer["in turn"] = attempt(in_turn, subject)
         with ops_kernels.writing():
             answer["mutation"] = attempt(mutation, subject)
-            if name in request["opcheck"]:
+            if subject.plan["opcheck"]:
                 answer["opcheck"] = [attempt(opcheck, subject, out) for out in subject.variants]
     return {"ops": answers, "left behind": left}
 
@@ -242,10 +245,11 @@ def in_turn(subject: Subject) -> list[Json]:
     found = []
     for traced in (True, False, True):
         before = ops_kernels.Kernel.calls
-        make = making.fake() if traced else meaningless
+        make = making.fake("cpu") if traced else meaningless
+        function = subject.function if traced else on_the_device(subject.function)
         with child_side.fake_cuda() if traced else contextlib.nullcontext():
             arguments = subject.arguments(Maker(make), PLAIN)
-            result = subject.function(**arguments)
+            result = function(**arguments)
             answer = described(result, arguments)
         answer["fake"] = [isinstance(tensor, FakeTensor) for tensor in tensors_of(result)]
         answer["kernels"] = ops_kernels.Kernel.calls - before
@@ -272,14 +276,14 @@ def mutation(subject: Subject) -> Json | None:
     torch._dynamo.reset()
     whole = torch.compile(step, fullgraph=True, backend=aot_autograd(fw_compiler=keep))
     runs = []
-    for function in (step, whole):
+    for function in (on_the_device(step), whole):
         arguments = subject.arguments(Maker(making.on("cpu")), case)
         written = subject.written(arguments)
-        before = [_bytes(tensor) for tensor in written]
+        before = [content(tensor) for tensor in written]
         if not written:
             return None
-        later = [_bytes(tensor) for tensor in function(**arguments)]
-        runs.append((before, later, [_bytes(tensor) for tensor in written]))
+        later = [content(tensor) for tensor in function(**arguments)]
+        runs.append((before, later, [content(tensor) for tensor in written]))
     (before, later, after), (_, compiled_later, compiled_after) = runs
     return {
         "written": [old != new for old, new in zip(before, after, strict=True)],
@@ -294,7 +298,8 @@ def mutation(subject: Subject) -> Json | None:
     }
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
+def content(tensor: torch.Tensor) -> bytes:
+    """The bytes of the elements, in order."""
     return bytes(tensor.contiguous().view(torch.uint8).numpy())
 
 
@@ -314,6 +319,24 @@ def opcheck(subject: Subject, out: str | None) -> dict[str, str]:
     ((op, args, kwargs),) = seen.calls
     found = torch.library.opcheck(op, args, kwargs, raise_exception=False)
     return {test: "" if said == "SUCCESS" else str(said) for test, said in found.items()}
+
+
+def on_the_device(function: Function) -> Function:
+    """The function called with CPU tensors that say they are on a GPU."""
+
+    def call(**arguments: Any) -> Any:
+        with ops_kernels.OnTheDevice():
+            return function(**arguments)
+
+    return call
+
+
+def run_ops_on_the_device() -> None:
+    """Let our ops, called by whatever a compiler made, take CPU tensors for tensors on a GPU."""
+    for key, body in registry._bodies.items():
+        registry._bodies[key] = dataclasses.replace(
+            body, run=on_the_device(body.run), fake=on_the_device(body.fake)
+        )
 
 
 def watched(function: Function) -> Function:
@@ -336,7 +359,7 @@ class Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func.namespace == NAMESPACE:
+        if func.namespace == registry.NAMESPACE:
             self.calls.append((func, args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
@@ -354,7 +377,7 @@ def main() -> None:
     side, request = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
     importlib.import_module("flashinfer")
     ops_kernels.answer_for_the_machine()
-    subjects = {name: Subject(OPS[name], module) for name, module in request["ops"].items()}
+    subjects = {name: Subject(name, plan) for name, plan in request["ops"].items()}
     answers = without(subjects, request) if side == "without" else with_us(subjects, request)
     print(json.dumps(answers))
 

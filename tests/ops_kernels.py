@@ -21,6 +21,7 @@ from typing import Any
 import oracle
 import torch
 from ops_making import tensors_of
+from torch.overrides import TorchFunctionMode
 
 #: What ``pretend`` is told: the card that has a kernel for every op.
 ARCH = "10.0"
@@ -79,6 +80,31 @@ class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing to run."""
 
 
+class OnTheDevice(TorchFunctionMode):
+    """Within it CPU tensors say that they are on a GPU, as upstream's functions ask for."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _ANSWERED:
+            return _ANSWERED[func](*args)
+        named = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_on_cpu, args), **named)
+
+
+def _on_cpu(value: Any) -> Any:
+    is_cuda = isinstance(value, (torch.device, str)) and str(value).startswith("cuda")
+    return torch.device("cpu") if is_cuda else value
+
+
+_tensor: Any = torch.Tensor
+_ANSWERED: Mapping[object, Callable[..., Any]] = {
+    _tensor.device.__get__: lambda tensor, *_: torch.device("cuda", 0),
+    _tensor.is_cuda.__get__: lambda *_: True,
+    _tensor.cuda: lambda tensor, *_: tensor,
+}
+
+
 def answer_for_the_machine() -> None:
     """Where cuda.tile is installed, say that its compiler, which comes with CUDA, is there too."""
     if _is_installed("cuda.tile"):
@@ -95,8 +121,6 @@ def install() -> None:
     _import_triton_kernels()
     for asked, answer in oracle.ANSWERS.items():
         _answer(asked, answer)
-    tensor: Any = torch.Tensor
-    tensor.cuda = lambda self, *args, **options: self
 
 
 def _import_triton_kernels() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import ops_cases
 import pytest
-from ops_cases import MOST_GRAPHS, SIZES, WORLDS, Json, World
+from ops_cases import MOST_GRAPHS, WORLDS, Json, World
 
 from shim.patches.ops import OPS
 
@@ -22,14 +22,8 @@ EVERY_OP = pytest.mark.parametrize(
     [pytest.param(world, op, id=f"{world}-{op}") for world in WORLDS for op in world.ops],
 )
 
-#: What upstream's Python sends to a function of its own where tensors are on the CPU: there only
-#: upstream on tensors without data, on a pretended device, can tell.
-HOST_PATHS = frozenset({"mxfp8_quantize"})
-
-CASES = ops_cases.cases()
-
 #: The case that is the example itself.
-PLAIN = CASES.index(ops_cases.case(32))
+PLAIN = ops_cases.case(32)
 
 #: A refused view is a RuntimeError of a tensor with data and a ValueError of one without.
 REFUSED_VIEWS = ("view size is not compatible", "Cannot view a tensor")
@@ -54,11 +48,15 @@ def with_us(world: World, op: str, shared: Path) -> Json:
     return found
 
 
-def judged(outcome: Json, *, on: str | None = None) -> Any:
+def cases_of(world: World, op: str) -> list[Json]:
+    return ops_cases.cases()[:: world.ops[op].every]
+
+
+def judged(outcome: Json, *, device: bool = False) -> Any:
     """What two outcomes must agree on: error types, or all that tells where elements lie.
 
     Strides of dimensions without a second element tell nothing, and torch itself sets them
-    otherwise without data. Nor does the device, unless ``on`` names where the inputs were.
+    otherwise without data. The device is told where both have one.
     """
     if "error" in outcome:
         refused = outcome["text"].startswith(REFUSED_VIEWS)
@@ -67,9 +65,8 @@ def judged(outcome: Json, *, on: str | None = None) -> Any:
     for tensor in outcome["tensors"]:
         size, stride = tensor["size"], tensor["stride"]
         told = {} if 0 in size else {i: stride[i] for i, n in enumerate(size) if n > 1}
-        device = {"device": tensor["device"]} if on else {}
-        same = {name: tensor[name] for name in ("size", "offset", "dtype", "shares")}
-        tensors.append({**same, "strides": told, **device})
+        same = ("size", "offset", "dtype", "shares", *(["device"] if device else []))
+        tensors.append({**{name: tensor[name] for name in same}, "strides": told})
     return [outcome["type"], tensors]
 
 
@@ -83,8 +80,14 @@ def test_it_fails_without_us(world: World, op: str, shared: Path) -> None:
 @EVERY_OP
 def test_its_example_is_a_valid_call(world: World, op: str, shared: Path) -> None:
     upstream = without_us(world, op, shared)
-    for found in (upstream["on the CPU"][PLAIN], upstream["of the sizes"][0]):
+    for found in (_real(world, op, upstream), upstream["of the sizes"][0]):
         assert "error" not in found, found
+
+
+def _real(world: World, op: str, upstream: Json) -> Json:
+    """Upstream's own outcome of the example, with data."""
+    found: Json = upstream["real"][cases_of(world, op).index(PLAIN)]
+    return found
 
 
 @EVERY_OP
@@ -106,14 +109,15 @@ def test_it_compiles_whole_in_three_graphs_of_nothing_else(
 def test_compiled_it_returns_what_upstream_does(world: World, op: str, shared: Path) -> None:
     expected = without_us(world, op, shared)["of the sizes"]
     plain, *given = with_us(world, op, shared)["compiled"]
-    for m, upstream, ours in zip(SIZES, expected, plain["outcomes"], strict=True):
+    sizes = world.ops[op].sizes
+    for m, upstream, ours in zip(sizes, expected, plain["outcomes"], strict=True):
         if "error" in upstream:
             # Where nothing is returned, upstream's Python runs with the graph, and raises then.
             assert "error" in ours or OPS[op].returns == "()", m
         else:
-            assert judged(ours, on="device") == judged(upstream, on="device"), [m, ours]
+            assert judged(ours, device=True) == judged(upstream, device=True), [m, ours]
     for compiled in given:
-        for m, upstream, ours in zip(SIZES, expected, compiled["outcomes"], strict=False):
+        for m, upstream, ours in zip(sizes, expected, compiled["outcomes"], strict=False):
             assert ("error" in ours) == ("error" in upstream), [m, ours]
 
 
@@ -121,29 +125,35 @@ def test_compiled_it_returns_what_upstream_does(world: World, op: str, shared: P
 def test_its_fake_is_what_upstream_returns(world: World, op: str, shared: Path) -> None:
     upstream, ours = without_us(world, op, shared), with_us(world, op, shared)
     differ = []
-    for case, on_cpu, on_device, fake in zip(
-        CASES, upstream["on the CPU"], upstream["on the device"], ours["fake"], strict=True
+    for case, real, without_data, fake in zip(
+        cases_of(world, op), upstream["real"], upstream["without data"], ours["fake"], strict=True
     ):
-        if "error" in on_cpu and fake.get("type") == "NoneType":
+        if "error" in real and fake.get("type") == "NoneType":
             continue  # nothing is returned, so nothing is faked: it raises when the graph runs
-        agrees = on_device is None or judged(on_device, on="device") == judged(fake, on="device")
-        if op not in HOST_PATHS and not _raises_by_data_alone(on_cpu, on_device):
-            agrees = agrees and judged(on_cpu) == judged(fake)
-        if not agrees:
-            differ.append([case, on_cpu, on_device, fake])
+        judges = [
+            without_data is None or judged(without_data, device=True) == judged(fake, device=True)
+        ]
+        if not _raises_by_data_alone(real, without_data):
+            judges.append(judged(real) == judged(fake))
+        if not all(judges):
+            differ.append([case, real, without_data, fake])
     assert differ == []
 
 
-def _raises_by_data_alone(on_cpu: Json, on_device: Json | None) -> bool:
+def _raises_by_data_alone(real: Json, without_data: Json | None) -> bool:
     """Whether torch refuses a step of upstream's with data, such as the maximum of nothing."""
-    return "error" in on_cpu and on_device is not None and "error" not in on_device
+    return "error" in real and without_data is not None and "error" not in without_data
 
 
 @EVERY_OP
 def test_run_it_is_upstream(world: World, op: str, shared: Path) -> None:
-    expected = without_us(world, op, shared)["on the CPU"]
+    expected = without_us(world, op, shared)["real"]
     found = with_us(world, op, shared)["run"]
-    differ = [[*each] for each in zip(CASES, expected, found, strict=True) if each[1] != each[2]]
+    differ = [
+        [*each]
+        for each in zip(cases_of(world, op), expected, found, strict=True)
+        if each[1] != each[2]
+    ]
     assert differ == []
 
 
@@ -158,7 +168,7 @@ def test_real_and_traced_calls_do_not_disturb_each_other(
         assert (turn["kernels"] == 0) == traced, turn
     upstream = without_us(world, op, shared)
     assert judged(turns[0]) == judged(turns[2]) == judged(upstream["of the sizes"][0])
-    assert judged(turns[1]) == judged(upstream["on the CPU"][PLAIN])
+    assert judged(turns[1]) == judged(_real(world, op, upstream))
 
 
 @EVERY_OP
@@ -180,8 +190,8 @@ def test_what_it_writes_into_is_seen_by_compiler_and_caller(
     [
         pytest.param(world, op, id=f"{world}-{op}")
         for world in WORLDS
-        for op in world.ops
-        if ops_cases.opchecked(world, op)
+        for op, plan in world.ops.items()
+        if plan.opcheck
     ],
 )
 def test_opcheck_passes(world: World, op: str, shared: Path) -> None:

@@ -24,6 +24,9 @@ _PATCHES = {patch.name: patch for patch in PATCHES}
 #: Raised when a key of the JSON changes its meaning or goes away; new keys do not raise it.
 SCHEMA = 1
 
+#: A row names so many modules.
+_MOST_MODULES = 3
+
 FINE = (Verdict.PENDING, Verdict.NOT_NEEDED)
 
 
@@ -206,8 +209,13 @@ def _members(family: str, group: Sequence[Record]) -> str:
 
 
 def _modules(group: Sequence[Record]) -> str:
-    modules = (record.target.partition(":")[0] for record in group)
-    return ", ".join(dict.fromkeys(module.removeprefix("flashinfer.") for module in modules))
+    """Where the functions are; a release that does not need the patches may lack the modules."""
+    if group[0].verdict is Verdict.NOT_NEEDED:
+        return "-"
+    modules = [record.target.partition(":")[0].removeprefix("flashinfer.") for record in group]
+    found = list(dict.fromkeys(modules))
+    first, rest = found[:_MOST_MODULES], found[_MOST_MODULES:]
+    return "\n".join([*first, f"and {len(rest)} more"] if rest else first)
 
 
 def _word(record: Record, report: Report) -> str:

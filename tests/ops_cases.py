@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -178,26 +178,46 @@ def _answers(world: World, shared: Path, shim: bool) -> Json:
 
 
 def _ask(world: World, scratch: Path, shim: bool) -> Json:
-    scratch.mkdir()
-    file = scratch / "request.json"
     plans = {name: asdict(plan) for name, plan in world.ops.items()}
-    request = {"ops": plans, "cases": cases()}
-    file.write_text(json.dumps(request))
-    script = Path(__file__).with_name("ops_child.py")
-    entries = [releases.ROOT] * shim + [releases.path(world.release)]
-    if world.packages:
-        entries += releases.cuda_packages()
-    child = children.run_child(
-        None,
-        scratch=scratch,
-        env={
-            "PYTHONPATH": os.pathsep.join(map(str, entries)),
-            "FLASHINFER_CUDA_ARCH_LIST": "10.0a",
-        },
-        args=[script, "with" if shim else "without", file],
-        timeout=500,
+    child = run(
+        "ops_child.py",
+        ["with" if shim else "without"],
+        {"ops": plans, "cases": cases()},
+        world,
+        scratch,
+        shim=shim,
     )
     if child.returncode != 0:
         return {"failed": str(child)}
     answered: Json = child.json
     return answered
+
+
+def run(
+    script: str,
+    args: Sequence[str],
+    request: Json,
+    world: World,
+    scratch: Path,
+    *,
+    shim: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> children.Child:
+    """Run a script of the tests in a world; the request is its last argument."""
+    scratch.mkdir(exist_ok=True)
+    file = scratch / "request.json"
+    file.write_text(json.dumps(request))
+    entries = [releases.ROOT] * shim + [releases.path(world.release)]
+    if world.packages:
+        entries += releases.cuda_packages()
+    variables = {
+        "PYTHONPATH": os.pathsep.join(map(str, entries)),
+        "FLASHINFER_CUDA_ARCH_LIST": "10.0a",
+    }
+    return children.run_child(
+        None,
+        scratch=scratch,
+        env={**variables, **(env or {})},
+        args=[Path(__file__).with_name(script), *args, file],
+        timeout=600,
+    )

@@ -31,6 +31,7 @@ child_side.pretend(ops_kernels.ARCH)
 import torch  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._subclasses import FakeTensor  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from shim.opaque import registry  # noqa: E402
@@ -190,8 +191,10 @@ def compiled(subject: Subject, sizes: Sequence[int], out: str | None) -> Json:
     with child_side.fake_cuda():
         maker = Maker(making.fake())
         outcomes = [outcome(subject, maker, PLAIN | {"m": m, "out": out}, whole) for m in sizes]
+        given = sorted(set(subject.outs) & subject.arguments(maker, PLAIN | {"out": out}).keys())
     return {
         "outcomes": outcomes,
+        "outputs given": given,
         "graphs": [
             [_named(node.target) for node in graph.graph.nodes if node.op.startswith("call")]
             for graph in backend.graphs
@@ -335,8 +338,25 @@ def run_ops_on_the_device() -> None:
     """Let our ops, called by whatever a compiler made, take CPU tensors for tensors on a GPU."""
     for key, body in registry._bodies.items():
         registry._bodies[key] = dataclasses.replace(
-            body, run=on_the_device(body.run), fake=on_the_device(body.fake)
+            body, run=on_the_device(body.run), fake=_moving(body.fake)
         )
+
+
+def _moving(fake: Function) -> Function:
+    """The fake of an op, asked about tensors on a GPU, for tensors without data on the CPU."""
+
+    def call(**arguments: Any) -> Any:
+        moved = pytree.tree_map_only(torch.Tensor, lambda t: _moved(t, "cuda"), arguments)
+        return pytree.tree_map_only(torch.Tensor, lambda t: _moved(t, "cpu"), fake(**moved))
+
+    return call
+
+
+def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    # Without data there is nothing to copy, and no device that could.
+    reach = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    base = tensor.new_empty(tensor.storage_offset() + reach, device=device)
+    return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def watched(function: Function) -> Function:

@@ -39,7 +39,7 @@ def traced(function: Callable[..., Any], arguments: Json) -> tuple[Any, list[tor
 
 
 def identity(subjects: Subjects) -> Json:
-    """What replacements show otherwise than what they replace: attributes, signatures, reloads."""
+    """What replacements show otherwise than what they replace, of attributes and signatures."""
     differ = {}
     for name, subject in subjects.items():
         ours, original = subject.function, vars(subject.function)[REPLACES]
@@ -113,13 +113,8 @@ def inductor(subjects: Subjects) -> Json:
 
     torch._dynamo.reset()
     with ops_kernels.writing():
-        eager, compiled = (
-            function(given=arguments())
-            for function in (
-                on_the_device(step),
-                torch.compile(step, fullgraph=True, backend="inductor"),
-            )
-        )
+        eager = on_the_device(step)(given=arguments())
+        compiled = torch.compile(step, fullgraph=True, backend="inductor")(arguments())
     return {
         "ops": len(subjects),
         "differ": [
@@ -243,6 +238,20 @@ def opinions(subjects: Subjects) -> Json:
     return {"upstream's": list(theirs.stride()), "ours": list(ours.stride())}
 
 
+def substituted(subjects: Subjects) -> Json:
+    """Whether upstream's Trace Apply wraps our function as its own, and takes that back."""
+    package: Any = importlib.import_module("flashinfer")
+    trace_apply: Any = importlib.import_module("flashinfer.trace_apply")
+    ours = subjects["rmsnorm"].function
+    trace_apply.enable_apply({"rmsnorm_h256": lambda **arguments: None})
+    wrapper = package.rmsnorm
+    trace_apply.disable_apply()
+    return {
+        "wrapped": wrapper is not ours and wrapper.__wrapped__ is ours,
+        "taken back": package.rmsnorm is ours,
+    }
+
+
 def whole(subjects: Subjects) -> dict[str, list[str]]:
     """By op: the ops in the graph of its example."""
     found = {}
@@ -257,7 +266,6 @@ def _name(node: torch.fx.Node) -> str:
     return str(node.target)
 
 
-#: Those that need kernels that do nothing stand behind ``KERNELS``.
 TRAPS: Sequence[Callable[[Subjects], Any]] = (
     identity,
     checks,
@@ -268,9 +276,11 @@ TRAPS: Sequence[Callable[[Subjects], Any]] = (
     aliases,
     recipes,
     opinions,
+    substituted,
     whole,
 )
-KERNELS: Sequence[Callable[[Subjects], Any]] = (parts_of_one_tensor, inductor)
+#: Those that run kernels, which do nothing then.
+RUNNING: Sequence[Callable[[Subjects], Any]] = (parts_of_one_tensor, inductor)
 
 
 def main() -> None:
@@ -285,7 +295,7 @@ def main() -> None:
             answers[trap.__name__] = ops_child.attempt(trap, subjects)
     ops_kernels.install()
     ops_child.run_ops_on_the_device()
-    for trap in KERNELS:
+    for trap in RUNNING:
         if trap.__name__ in request["traps"]:
             answers[trap.__name__] = ops_child.attempt(trap, subjects)
     print(json.dumps(answers))

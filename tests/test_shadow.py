@@ -154,6 +154,9 @@ ROWS = {4: 6}
 def by_size(x):
     return torch.empty(ROWS[x.shape[0]], x.shape[1], device=x.device)
 
+def greatest(x):
+    return x.max(), x.max(dim=0), x[:, :0].abs().max()
+
 def with_a_number(x):
     return torch.tensor([1.0, 2.0], device=x.device)
 
@@ -217,6 +220,7 @@ WORLD = (
         answers["a table of functions"] = [
             list(out.shape), [l.args for l in loaded], sorted(fake.DISPATCH)]
         answers["a tensor of a module"] = describe([run("with_a_constant")[0]])
+        answers["the greatest of nothing"] = error_of(lambda: run("greatest"))
         answers["a constant"] = describe([run("with_a_number")[0]])
         answers["a kernel with numbers"] = list(run("tuned")[0].shape)
         out, loaded = run("baked")
@@ -258,6 +262,9 @@ def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) ->
     kind, text = answers["a number from a tensor"]
     assert kind == "RuntimeError"
     assert "reading reads a number from a tensor" in text
+    kind, text = answers["the greatest of nothing"]
+    assert kind == "RuntimeError"
+    assert text == "max() of a tensor without elements"
     assert answers["a constant"] == [[[2], [1], "torch.float32", "cuda"]]
     assert answers["a table by size"] == [[6, 8], True]
     assert answers["numbers of symbolic sizes"] == [[6, 11], 0]

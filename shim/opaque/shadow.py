@@ -33,6 +33,8 @@ _UPSTREAM = "flashinfer"
 #: Most of what a module holds, and the same in every world.
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), torch.dtype})
 _ABSENT = object()
+#: What has no result for nothing; torch looks for that only where there is data.
+_OF_SOMETHING = frozenset({torch.max, torch.min, torch.Tensor.max, torch.Tensor.min})
 
 
 def run(
@@ -136,6 +138,8 @@ class _WithoutDevice(TorchFunctionMode):
         options = dict(kwargs or {})
         if func is torch.Tensor.data_ptr:
             return 0
+        if func in _OF_SOMETHING and len(args) == 1 and not options and args[0].numel() == 0:
+            raise RuntimeError(f"{func.__name__}() of a tensor without elements")
         if func is torch.tensor and torch.device(options.get("device") or "cpu").type != "cpu":
             device = options.pop("device")
             made = func(*args, **options)

@@ -123,7 +123,7 @@ def _shuffled_fake(input_tensor: Any, **_: Any) -> Any:
 def _expanded(make: MakeTensor, m: int) -> dict[str, Any]:
     from flashinfer.quantization import CsfScales
 
-    experts, rows, columns = 4, 32, 8
+    experts, rows, columns = 5, 80, 10
     scales = CsfScales(
         make(experts, rows // 16, 16 * (1 + columns // 2), dtype="uint8"),
         make(1, dtype="uint32"),
@@ -162,7 +162,7 @@ OPS = (
     Op("mxfp8_quantize", _rows, _PAIR, capability=_BLACKWELL),
     Op(
         "mxfp8_quantize_bshd",
-        lambda make, m: {"x": make(1, m, 6, 128)},
+        lambda make, m: {"x": make(m, 130, 3, 128)},
         _PAIR,
         capability=_BLACKWELL,
     ),

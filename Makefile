@@ -1,5 +1,6 @@
 # make demo    FlashInfer 0.6.3 in a virtual environment of its own: `check`, then `prove`
 # make test    the test suite, against real FlashInfer releases
+# make test-all  the same, with every op on every release of the matrix
 # make lint    ruff and mypy --strict
 # make wheel   build the wheel, install it into a clean virtual environment, try it
 # make clean   remove all that these made
@@ -18,7 +19,7 @@ INSTALL = -m pip --disable-pip-version-check -qq install --no-compile
 PIN = -c constraints.txt
 
 SHELL := /bin/sh
-.PHONY: demo test lint wheel clean
+.PHONY: demo test test-all lint wheel clean
 .DELETE_ON_ERROR:
 
 # --- make demo ------------------------------------------------------------------------------------
@@ -45,6 +46,9 @@ demo: .venv-demo/.ready
 test: .venv/.ready
 	.venv/bin/python tests/releases.py
 	.venv/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-all:
+	FLASHINFER_SHIM_TEST_MATRIX=whole $(MAKE) test
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

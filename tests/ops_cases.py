@@ -84,19 +84,17 @@ class World:
         return {name: self._plan(name, row) for name, row in found.items()}
 
     def _plan(self, op: str, row: Row) -> Plan:
-        releases_of_op = [r for r in self._releases() if _row(op, r) is not None]
-        place = releases_of_op.index(self.release)
-        changed = place == 0 or _row(op, releases_of_op[place - 1]) != row
+        tried = [w.release for w in WORLDS if w.packages == self.packages and _row(op, w.release)]
+        place = tried.index(self.release)
+        changed = place == 0 or _row(op, tried[place - 1]) != row
         return Plan(
             module=row.module,
             sizes=SIZES if changed else SIZES[:3],
             every=1 if changed else 3,
             outputs=changed,
-            opcheck=not self.packages and place in (0, len(releases_of_op) - 1),
+            opcheck=place in (0, len(tried) - 1)
+            and (not self.packages or _needs_packages(op, row.module)),
         )
-
-    def _releases(self) -> tuple[str, ...]:
-        return WITH_PACKAGES if self.packages else releases.RELEASES
 
 
 def _needs_packages(op: str, module: str) -> bool:

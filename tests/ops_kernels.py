@@ -23,6 +23,8 @@ import torch
 from ops_making import tensors_of
 from torch.overrides import TorchFunctionMode
 
+from shim.patches.ops import OPS
+
 #: What ``pretend`` is told: the card that has a kernel for every op.
 ARCH = "10.0"
 
@@ -194,16 +196,19 @@ def _is_unwritten(tensor: torch.Tensor) -> bool:
 
 
 def _written(frame: FrameType | None) -> list[torch.Tensor]:
-    """The arguments that the running functions of upstream say, by decorator, they write into.
+    """The arguments of the running functions of upstream that are said to be written into.
 
-    Those decorators register nothing (upstream switched that off), but they were written by those
-    who know the kernels: an opinion on mutation that is not ours.
+    Upstream says it by decorators that register nothing, since it switched that off, but were put
+    there by those who know the kernels: an opinion that is not ours. Where it says nothing of a
+    function that is an op, the declaration of the op does.
     """
     found: list[torch.Tensor] = []
     while frame is not None:
         code = frame.f_code
         if frame.f_globals.get("__name__", "").partition(".")[0] == "flashinfer":
-            names = _registrations(code.co_filename).get(code.co_firstlineno, ())
+            op = OPS.get(code.co_name)
+            declared = (*op.mutates, *op.out) if op else ()
+            names = _registrations(code.co_filename).get(code.co_firstlineno, declared)
             for name in names:
                 found += tensors_of(frame.f_locals.get(name))
         frame = frame.f_back

@@ -180,6 +180,7 @@ def test_what_it_writes_into_is_seen_by_compiler_and_caller(
         assert not OPS[op].mutates
         return
     assert "error" not in found, found["error"]
+    assert all(found["written"]), "the kernel was not told to write"
     assert found["later nodes"]
     assert found["caller"]
     assert len(found["functionalized"]) == 1

@@ -285,7 +285,7 @@ def main() -> int:
     for name, record in records.items():
         if options.ops and name not in options.ops:
             continue
-        why = record.reason if str(record.verdict) != "applied" else unfit(OPS[name])
+        why = unfit(OPS[name]) or (record.reason if str(record.verdict) != "applied" else "")
         if why:
             rows.append({"op": name, "refused": why, "ways": {}})
         else:

@@ -18,6 +18,8 @@ def cell(row: dict[str, Any] | None) -> str:
     """One op in one report."""
     if row is None:
         return "-"
+    if "no such function" in row.get("refused", ""):
+        return "not in this release"
     if "refused" in row:
         return f"not run: {row['refused']}".replace("|", "/")
     ways: dict[str, str] = row["ways"]
@@ -37,6 +39,8 @@ def table(reports: list[dict[str, Any]]) -> str:
         f"|---|{'---|' * len(names)}",
     ]
     for op in dict.fromkeys(op for rows in by_op for op in rows):
+        if all("no such function" in rows.get(op, {}).get("refused", "") for rows in by_op):
+            continue
         lines.append(f"| `{op}` | {' | '.join(cell(rows.get(op)) for rows in by_op)} |")
     lines += ["", f"| stack, compiled by | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     for way in next(iter(reports[0]["stack"].values()), {}):

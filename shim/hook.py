@@ -144,7 +144,7 @@ def _judge() -> None:
     if settings.complaints and settings.mode == "require":
         raise ShimError(f"FLASHINFER_SHIM=require: {'; '.join(settings.complaints)}")
     for complaint in settings.complaints:
-        announce.warn(f"{complaint}; the default is used")
+        announce.warn(f"{complaint}; the default is used, or what is left of a list")
     package = _package()
     if package is None:
         raise ImportError("flashinfer is not a package with a directory")

@@ -17,7 +17,7 @@ from ..settings import Settings
 from . import cuda_version_contract, fp4_quantize_contract, op_contracts, ops
 
 #: The releases of FlashInfer that the suite was run on, oldest first. A release whose functions
-#: did not change is one more word here and in the last row of each contract.
+#: did not change is one more word here; docs/compatibility.md tells the rest.
 RELEASES = (
     *("0.5.0", "0.5.1", "0.5.2", "0.5.3"),
     *("0.6.0", "0.6.1", "0.6.2", "0.6.3", "0.6.4", "0.6.5", "0.6.6"),

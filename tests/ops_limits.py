@@ -1,7 +1,7 @@
-"""What test_ops cannot tell of some ops, and why: limits of a CPU, of torch, or of the stand-ins.
+"""What test_ops cannot tell of some ops, and why: limits of a CPU, of torch, of the stand-ins.
 
-Such a test runs all the same and may fail. What stands here was compared on a GPU where the card has
-a kernel for it (docs/coverage.md).
+Such a test runs all the same and may fail. What stands here was compared on a GPU where the card
+has a kernel for it (docs/coverage.md).
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ _WHOLE = (
     *(World(release, packages=True) for release in WITH_PACKAGES),
 )
 #: What one run goes through: the ends of the table, and what differs most between them; every
-#: world of the matrix where the variable says ``whole``, which takes half an hour on two cores.
+#: world of the matrix where the variable says ``whole``.
 MATRIX = "FLASHINFER_SHIM_TEST_MATRIX"
 WORLDS = tuple(
     world

@@ -31,6 +31,7 @@ import torch
 import shim
 from shim.opaque.declare import Op
 from shim.patches.ops import OPS
+from shim.proof.examples import unfit
 from shim.proof.making import on
 
 ROWS = (1, 7, 16, 129)
@@ -240,17 +241,6 @@ def one_by_one(ops: list[str], jobs: int) -> list[dict[str, Any]]:
         return list(pool.map(call, ops))
 
 
-def unfit(op: Op) -> str:
-    """Why an op cannot run here, empty if it can."""
-    here = torch.cuda.get_device_capability()
-    if op.capability > here:
-        return "needs compute capability {}.{}".format(*op.capability)
-    if op.newest is not None and op.newest < here:
-        return "has no kernel for cards newer than {}.{}".format(*op.newest)
-    missing = [name for name in op.requires if not importable(name)]
-    return f"needs {', '.join(missing)}" if missing else ""
-
-
 def importable(module: str) -> bool:
     try:
         import_module(module)
@@ -280,12 +270,14 @@ def main() -> int:
     if options.stack:
         print(json.dumps({str(m): try_stack(m) for m in ROWS}))
         return 0
+    card = torch.cuda.get_device_capability()
     rows: list[dict[str, Any]] = []
     tried = []
     for name, record in records.items():
         if options.ops and name not in options.ops:
             continue
-        why = unfit(OPS[name]) or (record.reason if str(record.verdict) != "applied" else "")
+        aside = str(record.verdict) != "applied"
+        why = unfit(OPS[name], card) or (record.reason if aside else "")
         if why:
             rows.append({"op": name, "refused": why, "ways": {}})
         else:

@@ -89,7 +89,9 @@ class Subject:
 
 
 def _emptied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if isinstance(tensor, FakeTensor) else tensor.zero_()
+    if not isinstance(tensor, FakeTensor):
+        ops_kernels.fill(tensor, 0)
+    return tensor
 
 
 def outcome(subject: Subject, maker: Maker, case: Json, function: Function | None = None) -> Json:
@@ -135,14 +137,14 @@ def without(subjects: Mapping[str, Subject], request: Json) -> Json:
         cases = request["cases"][:: subject.plan["every"]]
         call = on_the_device(subject.function)
         answer["real"] = [outcome(subject, maker, case, call) for case in cases]
+        answer["of the sizes"] = [
+            outcome(subject, maker, PLAIN | {"m": m}, call) for m in subject.plan["sizes"]
+        ]
         with child_side.fake_cuda():
             maker = Maker(making.fake())
             answer["without data"] = [
                 outcome(subject, maker, case) if number % 4 == 0 or "error" in real else None
                 for number, (case, real) in enumerate(zip(cases, answer["real"], strict=True))
-            ]
-            answer["of the sizes"] = [
-                outcome(subject, maker, PLAIN | {"m": m}) for m in subject.plan["sizes"]
             ]
     return answers
 

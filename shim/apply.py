@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from . import replacing
-from .opaque.identity import REPLACES, without_disable
+from .opaque import method
+from .opaque.identity import original_of, without_disable
 from .patches import Site
 from .settings import Settings
 from .survey import Finding
@@ -25,12 +26,34 @@ class ForeignFunction(Exception):
 
 @dataclass(frozen=True)
 class Applied:
-    """One patch in force in ``module``: ``original`` is the identical object to put back."""
+    """One patch in force in ``module``: ``original`` is the identical object to put back.
+
+    ``members`` is what stood in the class before, by attribute, where it is a method.
+    """
 
     module: ModuleType
     finding: Finding
     original: Any
     replacement: Any
+    members: dict[str, object] = field(default_factory=dict)
+
+    def put(self) -> None:
+        """Let the replacement stand where the original does."""
+        path = self.finding.patch.contract.function
+        kind = replacing.owner(self.module, path)
+        if isinstance(kind, type):
+            self.members.update(replacing.put_method(kind, self.original, self.replacement))
+            method.track(kind)
+        else:
+            replacing.put(self.module, path, self.replacement)
+
+    def withdraw(self) -> None:
+        """Put back what stood in a class. Modules are rebound, all at once."""
+        if self.members:
+            kind = replacing.owner(self.module, self.finding.patch.contract.function)
+            method.untrack(kind)
+            for attribute, value in self.members.items():
+                setattr(kind, attribute, value)
 
 
 @dataclass(frozen=True)
@@ -68,11 +91,13 @@ def apply(
             faults.append(Fault(finding, error))
     try:
         for entry in done:
-            replacing.put(module, entry.finding.patch.contract.function, entry.replacement)
+            entry.put()
         # Aliases in the module itself, and copies that an import cycle made meanwhile.
         pairs = [(entry.original, entry.replacement) for entry in done]
         replacing.rebind(pairs, None if everywhere else module.__name__)
     except BaseException:
+        for entry in done:
+            entry.withdraw()
         replacing.rebind((entry.replacement, entry.original) for entry in done)
         raise
     return done, faults
@@ -100,7 +125,7 @@ def _check_origin(live: Any, finding: Finding) -> None:
     while layer is not None:
         code = getattr(layer, "__code__", None)
         allowed = code is None or _within(code.co_filename, package) or _is_torch(code.co_filename)
-        if REPLACES in getattr(layer, "__dict__", {}) or not allowed:
+        if original_of(layer) is not None or not allowed:
             raise ForeignFunction(f"{finding.target} has been replaced by {_where(layer)}")
         layer = getattr(layer, "__wrapped__", None)
     facts = finding.facts

@@ -112,6 +112,7 @@ def deactivate() -> None:
             in_force = _process.in_force.values()
             for applied in in_force:
                 late.withdraw(applied)
+                applied.withdraw()
             replacing.rebind((applied.replacement, applied.original) for applied in in_force)
             _process.in_force.clear()
         _process.ledger.replace(
@@ -228,8 +229,14 @@ def _done(module: ModuleType, finding: Finding, *, late: bool) -> bool:
 
 def _is_live(module: ModuleType, finding: Finding) -> bool:
     applied = _process.in_force.get(finding.patch.name)
-    live = getattr(module, finding.patch.contract.function, None)
-    return applied is not None and live is applied.replacement
+    if applied is None:
+        return False
+    from .replacing import resolve
+
+    try:
+        return resolve(module, finding.patch.contract.function) is applied.replacement
+    except AttributeError:
+        return False
 
 
 def _half_imported(module: ModuleType) -> bool:

@@ -7,6 +7,7 @@ imported, so that FlashInfer chooses its paths as it would on that device.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import types
 from typing import Any
@@ -63,6 +64,8 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         "current_stream": lambda device=None: types.SimpleNamespace(cuda_stream=0),
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
+        "current_blas_handle": lambda: 0,
+        "device": lambda device: contextlib.nullcontext(),
         # The compiler takes device properties for a constant if they are of the type so called.
         "_CudaDeviceProperties": types.SimpleNamespace,
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -16,10 +18,48 @@ def resolve(module: ModuleType, path: str) -> Any:
     return found
 
 
+def owner(module: ModuleType, path: str) -> Any:
+    """What holds the attribute at the dotted ``path``: ``module``, or a class in it."""
+    parent, _, _ = wrapt.resolve_path(module, path)
+    return parent
+
+
 def put(module: ModuleType, path: str, replacement: object) -> None:
     """Set the attribute at the dotted ``path`` below ``module``."""
     parent, attribute, _ = wrapt.resolve_path(module, path)
     wrapt.apply_patch(parent, attribute, replacement)
+
+
+def put_method(kind: type, original: object, replacement: Callable[..., Any]) -> dict[str, object]:
+    """Replace a method in class ``kind``, its aliases, and what is partially applied of it.
+
+    Returns:
+        What stood there before, by attribute.
+    """
+    before: dict[str, object] = {}
+    for attribute, value in list(vars(kind).items()):
+        if value is original:
+            before[attribute] = value
+            setattr(kind, attribute, replacement)
+        elif isinstance(value, functools.partialmethod) and value.func is original:
+            before[attribute] = value
+            setattr(kind, attribute, _partial(kind, attribute, value, replacement))
+    return before
+
+
+def _partial(
+    kind: type, name: str, partial: functools.partialmethod[Any], method: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A plain function in place of a ``partialmethod``, which Dynamo does not trace."""
+    leading, named = partial.args, partial.keywords
+
+    def applied(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *leading, *args, **{**named, **kwargs})
+
+    applied.__name__, applied.__qualname__ = name, f"{kind.__qualname__}.{name}"
+    applied.__module__, applied.__doc__ = kind.__module__, partial.__doc__
+    applied.__signature__ = inspect.signature(getattr(kind, name))  # type: ignore[attr-defined]
+    return applied
 
 
 def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> int:

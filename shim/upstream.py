@@ -129,7 +129,7 @@ def _agree(
 
 @dataclass(frozen=True)
 class FunctionFacts:
-    """What the source says of one module-level function.
+    """What the source says of one module-level function, or of a method (``Class.method``).
 
     Attributes:
         module: dotted module name.
@@ -181,7 +181,8 @@ class Sources:
 
         Args:
             module: dotted name, ``flashinfer`` or below it.
-            name: of a function defined at the left margin of that module.
+            name: of a function defined at the left margin of that module, or ``Class.method`` of a
+                class that is.
             companions: other functions of that module whose bodies belong to the digest, since
                 they decide what the function returns.
             known: signature and digest by ``source``. A known function is not parsed: there are
@@ -249,6 +250,7 @@ class _Text:
         self.path = path
         self._text = text
         self._lines = text.split("\n")
+        self._classes: dict[str, _Text] = {}
         # The last one of a name, since that is what the module's namespace ends up with.
         self._offsets = {match[1]: match.start() for match in _DEFINITION.finditer(text)}
 
@@ -266,24 +268,48 @@ class _Text:
     def block(self, name: str) -> tuple[int, str] | None:
         """First line number and text of ``def name`` at the left margin, decorators included.
 
-        Only this block is parsed, if at all: a whole module is thousands of lines.
+        Of a method, as it would stand at the left margin. Only this block is parsed, if at all: a
+        whole module is thousands of lines.
         """
-        lines, offset = self._lines, self._offsets.get(name)
-        if offset is None:
+        owner, _, method = name.rpartition(".")
+        if owner:
+            return self._method(owner, method)
+        lines, start = self._lines, self._start(name)
+        if start is None:
             return None
-        start = self._text.count("\n", 0, offset)
-        end = start + 1
-        # A line at the left margin ends it, except the closing bracket of the signature.
-        while end < len(lines) and (not lines[end] or lines[end][0] in " \t)]#"):
-            end += 1
+        end = self._end(start)
         while start > 0 and lines[start - 1] and lines[start - 1][0] in "@ \t)#":
             start -= 1
         while end > start and not lines[end - 1].strip():
             end -= 1
         return start + 1, "\n".join(lines[start:end])
 
+    def _start(self, name: str) -> int | None:
+        """The line, from 0, on which the last definition of a name starts."""
+        offset = self._offsets.get(name)
+        return None if offset is None else self._text.count("\n", 0, offset)
 
-_DEFINITION = re.compile(r"^(?:async[ \t]+)?def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
+    def _end(self, start: int) -> int:
+        """Where the definition that starts at a line ends."""
+        lines, end = self._lines, start + 1
+        # A line at the left margin ends it, except the closing bracket of the signature.
+        while end < len(lines) and (not lines[end] or lines[end][0] in " \t)]#"):
+            end += 1
+        return end
+
+    def _method(self, owner: str, name: str) -> tuple[int, str] | None:
+        start = self._start(owner)
+        if start is None:
+            return None
+        if owner not in self._classes:
+            lines = self._lines[start + 1 : self._end(start)]
+            body = "\n".join(line.removeprefix("    ") for line in lines)
+            self._classes[owner] = _Text(self.path, body)
+        found = self._classes[owner].block(name)
+        return found and (found[0] + start + 1, found[1])
+
+
+_DEFINITION = re.compile(r"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)[ \t]*[(:]", re.MULTILINE)
 
 
 def _hash(text: str) -> str:

@@ -45,6 +45,9 @@ LAYOUTS = (
 #: Releases in which functions take other paths where those packages are installed.
 WITH_PACKAGES = ("0.6.3", "0.6.13", "0.6.18.post1", "0.7.4")
 
+#: Releases on which ops are tried that only some other card has.
+ENDS = ("0.6.13", "0.7.4")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -67,25 +70,35 @@ class Plan:
 
 @dataclass(frozen=True)
 class World:
-    """One release, with or without NVIDIA's packages for kernels written in Python."""
+    """One release, with or without NVIDIA's packages for kernels written in Python, on one card."""
 
     release: str
     packages: bool
+    arch: str = "10.0a"
 
     def __str__(self) -> str:
-        return f"{self.release}+cute" if self.packages else self.release
+        told = "" if self.arch == World.arch else f"-sm{self.arch}"
+        return f"{self.release}{'+cute' if self.packages else ''}{told}"
 
     @functools.cached_property
     def ops(self) -> Mapping[str, Plan]:
-        """The ops that the release has, and what is asked of each."""
-        rows = {name: _row(name, self.release) for name in OPS}
+        """The functions' ops that the release has, and what is asked of each."""
+        rows = {
+            name: _row(name, self.release)
+            for name, op in OPS.items()
+            if (op.arch or "10.0") == self.arch.rstrip("af") and not op.owner
+        }
         found = {name: row for name, row in rows.items() if row is not None}
         if not self.packages:
             found = {n: row for n, row in found.items() if not _needs_packages(n, row.module)}
         return {name: self._plan(name, row) for name, row in found.items()}
 
     def _plan(self, op: str, row: Row) -> Plan:
-        tried = [w.release for w in WORLDS if w.packages == self.packages and _row(op, w.release)]
+        tried = [
+            w.release
+            for w in WORLDS
+            if (w.packages, w.arch) == (self.packages, self.arch) and _row(op, w.release)
+        ]
         place = tried.index(self.release)
         changed = place == 0 or _row(op, tried[place - 1]) != row
         return Plan(
@@ -113,6 +126,7 @@ def _row(op: str, release: str) -> Row | None:
 _WHOLE = (
     *(World(release, packages=False) for release in releases.RELEASES),
     *(World(release, packages=True) for release in WITH_PACKAGES),
+    *(World(release, packages=False, arch=arch) for release in ENDS for arch in ("9.0a", "12.0f")),
 )
 #: What one run goes through: the ends of the table, and what differs most between them; every
 #: world of the matrix where the variable says ``whole``.
@@ -121,7 +135,11 @@ WORLDS = tuple(
     world
     for world in _WHOLE
     if os.environ.get(MATRIX) == "whole"
-    or str(world) in ("0.5.0", "0.6.3", "0.6.13+cute", "0.6.18.post1+cute", "0.7.4")
+    or str(world)
+    in (
+        *("0.5.0", "0.6.3", "0.6.13+cute", "0.6.18.post1+cute", "0.7.4"),
+        *("0.7.4-sm9.0a", "0.7.4-sm12.0f"),
+    )
 )
 
 
@@ -220,7 +238,7 @@ def run(
         entries += releases.cuda_packages()
     variables = {
         "PYTHONPATH": os.pathsep.join(map(str, entries)),
-        "FLASHINFER_CUDA_ARCH_LIST": "10.0a",
+        "FLASHINFER_CUDA_ARCH_LIST": world.arch,
     }
     return children.run_child(
         None,

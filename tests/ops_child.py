@@ -35,7 +35,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from shim.opaque import registry  # noqa: E402
-from shim.opaque.identity import REPLACES  # noqa: E402
+from shim.opaque.identity import original_of  # noqa: E402
 from shim.patches.ops import OPS  # noqa: E402
 from shim.proof import making  # noqa: E402
 
@@ -68,23 +68,32 @@ class Subject:
         self.op, self.plan = OPS[name], plan
         self.function: Function = getattr(importlib.import_module(plan["module"]), name)
         parameters = inspect.signature(self.function).parameters
-        self.outs = tuple(name for name in self.op.out if name in parameters)
+        #: By the number of the result.
+        self.outs = {i: name for i, name in enumerate(self.op.out) if name and name in parameters}
+        #: What every call writes into.
+        self.always = [
+            name
+            for name in self.op.mutates
+            if name in parameters and parameters[name].default is inspect.Parameter.empty
+        ]
+        self.also = {name: value for name, value in self.op.also.items() if name in parameters}
         self.variants: tuple[str | None, ...] = (None, "contiguous") if self.outs else (None,)
 
     def arguments(self, maker: Maker, case: Json) -> dict[str, Any]:
         """Of the call that a case describes; outputs that are given are like those returned."""
-        found = maker.example(self.op, case)
+        found = maker.example(self.op, case) | self.also
         if self.outs and case["out"] is not None:
             fake = any(isinstance(t, FakeTensor) for t in tensors_of([*found.values()]))
             function = self.function if fake else on_the_device(self.function)
             results = tensors_of(function(**found))[: case["outs"]]
-            given = [laid_out(_emptied(result), case["out"]) for result in results]
-            found |= zip(self.outs, given, strict=False)
+            for i, result in enumerate(results):
+                if name := self.outs.get(i):
+                    found[name] = laid_out(_emptied(result), case["out"])
         return found
 
     def written(self, arguments: Mapping[str, Any]) -> list[torch.Tensor]:
         """The tensors among the arguments that the op is declared to write into."""
-        names = [name for name in (*self.op.mutates, *self.outs) if name in arguments]
+        names = [name for name in (*self.op.mutates, *self.outs.values()) if name in arguments]
         return [tensor for name in names for tensor in tensors_of(arguments[name])]
 
 
@@ -163,7 +172,7 @@ def with_us(subjects: Mapping[str, Subject], request: Json) -> Json:
     for name, subject in subjects.items():
         answer, sizes = answers[name], subject.plan["sizes"]
         cases = request["cases"][:: subject.plan["every"]]
-        answer["is ours"] = hasattr(subject.function, REPLACES)
+        answer["is ours"] = original_of(subject.function) is not None
         answer["compiled"] = [compiled(subject, sizes, None)]
         if subject.outs and subject.plan["outputs"]:
             answer["compiled"].append(compiled(subject, sizes[:3], "contiguous"))
@@ -179,6 +188,7 @@ def with_us(subjects: Mapping[str, Subject], request: Json) -> Json:
         answer["run"] = [outcome(subject, maker, case, watched(subject.function)) for case in cases]
         answer["in turn"] = attempt(in_turn, subject)
         with ops_kernels.writing():
+            answer["always written"] = subject.always
             answer["mutation"] = attempt(mutation, subject)
             if subject.plan["opcheck"]:
                 answer["opcheck"] = [attempt(opcheck, subject, out) for out in subject.variants]
@@ -193,10 +203,10 @@ def compiled(subject: Subject, sizes: Sequence[int], out: str | None) -> Json:
     with child_side.fake_cuda():
         maker = Maker(making.fake())
         outcomes = [outcome(subject, maker, PLAIN | {"m": m, "out": out}, whole) for m in sizes]
-        given = sorted(set(subject.outs) & subject.arguments(maker, PLAIN | {"out": out}).keys())
+        named = subject.arguments(maker, PLAIN | {"out": out}).keys()
     return {
         "outcomes": outcomes,
-        "outputs given": given,
+        "outputs given": sorted(set(subject.outs.values()) & named),
         "graphs": [
             [_named(node.target) for node in graph.graph.nodes if node.op.startswith("call")]
             for graph in backend.graphs
@@ -237,8 +247,8 @@ def left_behind() -> Json:
             heap.append((f"{path}.__wrapped__", value.__wrapped__))
             if LOADERS.search(value.__wrapped__.__name__) and value.cache_info().currsize:
                 filled.append(path)
-        elif REPLACES in getattr(value, "__dict__", ()):  # one of ours, which may hold what is ours
-            heap.append((path, vars(value)[REPLACES]))
+        elif original_of(value) is not None:  # one of ours, which may hold what is ours
+            heap.append((path, original_of(value)))
         elif isinstance(value, types.FunctionType):
             cells = enumerate(value.__closure__ or ())
             heap += [(f"{path}<{number}>", cell.cell_contents) for number, cell in cells]

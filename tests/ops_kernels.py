@@ -13,9 +13,11 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import oracle
@@ -26,14 +28,24 @@ from torch.overrides import TorchFunctionMode
 
 from shim.patches.ops import OPS
 
-#: What ``pretend`` is told: the card that has a kernel for every op.
-ARCH = "10.0"
+#: What ``pretend`` is told, from what FlashInfer is: ``10.0`` of ``10.0a``.
+ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
+
+#: Functions of upstream that write the sources of a module, or fetch its cubins.
+MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
 TRITON_KERNELS = ("flashinfer.triton.page",)
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
+
+
+class Made(oracle.Stub):
+    """What a kernel returns: where upstream's Python passes it on, nobody here knows what it is."""
+
+    #: By its indices alone it would be a sequence without end.
+    __iter__ = None
 
 
 class Kernel(oracle.Stub):
@@ -46,6 +58,9 @@ class Kernel(oracle.Stub):
 
     calls = 0
     writing = False
+
+    #: By its indices alone it would be a sequence without end.
+    __iter__ = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -60,6 +75,10 @@ class Kernel(oracle.Stub):
             return Kernel("compiled")
         if len(args) == 1 and inspect.isfunction(args[0]):
             return Kernel(args[0].__name__)  # what a decorator makes of it
+        if self.__name__ == "init":
+            return Kernel("object")  # of the module's, with kernels of its own
+        if "workspace_size" in self.__name__:
+            return 0
         # A compiled kernel may be given pointers alone.
         if self.__name__ != "compiled" and not tensors_of([*args, *options.values()]):
             return Kernel("part")  # a step on the way to a kernel
@@ -67,7 +86,7 @@ class Kernel(oracle.Stub):
         if Kernel.writing:
             for tensor in _written(sys._getframe(1)):
                 fill(tensor, WRITTEN)
-        return oracle.Stub("result")
+        return Made("result")
 
 
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -142,9 +161,35 @@ def install() -> None:
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
     _import_triton_kernels()
-    for asked, answer in oracle.ANSWERS.items():
+    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
+        torch._C._cuda_getCurrentRawStream = lambda device: 0
+    capability = tuple(map(int, ARCH.split(".")))
+    answers = oracle.ANSWERS | {
+        "get_compute_capability": lambda device: capability,
+        "check_device": lambda device, class_name, archs: capability,
+    }
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "flashinfer":
+            for made in filter(MAKERS.fullmatch, list(vars(module))):
+                if isinstance(vars(module)[made], FunctionType):
+                    setattr(module, made, _maker(made, name))
+    for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
+
+
+def _maker(name: str, module: str) -> Callable[..., Any]:
+    def maker(*args: Any, **options: Any) -> Any:
+        if name.startswith("gen_"):
+            return SimpleNamespace(
+                build_and_load=lambda *args, **options: Kernel("module"),
+                get_library_path=lambda: "",
+                get_library_paths=lambda: (),
+            )
+        return Kernel(name)(*args, **options) if name.startswith("m_grouped_") else None
+
+    maker.__module__ = module  # the shadow takes it for upstream's
+    return maker
 
 
 def _do_without_sources() -> None:
@@ -216,7 +261,7 @@ def _written(frame: FrameType | None) -> list[torch.Tensor]:
         code = frame.f_code
         if frame.f_globals.get("__name__", "").partition(".")[0] == "flashinfer":
             op = OPS.get(code.co_name)
-            declared = (*op.mutates, *op.out) if op else ()
+            declared = (*op.mutates, *filter(None, op.out)) if op else ()
             names = _registrations(code.co_filename).get(code.co_firstlineno, declared)
             for name in names:
                 found += tensors_of(frame.f_locals.get(name))

@@ -43,7 +43,7 @@ class Maker:
         def varied(
             *size: int, dtype: str = "bfloat16", values: Sequence[float] | str | None = None
         ) -> torch.Tensor:
-            if values is None and len(size) > 1 and size[0] == m:
+            if values in (None, "probabilities") and len(size) > 1 and size[0] == m:
                 size = {"as it is": size, "batched": (2, *size), "flat": size[1:]}[case["rank"]]
             dtype = case["dtype"] if dtype == "bfloat16" else dtype
             layout = next(layouts)

@@ -23,7 +23,7 @@ import torch
 from ops_child import PLAIN, Subject, on_the_device
 from ops_making import Json, Maker, tensors_of
 
-from shim.opaque.identity import REPLACES
+from shim.opaque.identity import original_of
 from shim.proof import making
 
 Subjects = Mapping[str, Subject]
@@ -42,7 +42,8 @@ def identity(subjects: Subjects) -> Json:
     """What replacements show otherwise than what they replace, of attributes and signatures."""
     differ = {}
     for name, subject in subjects.items():
-        ours, original = subject.function, vars(subject.function)[REPLACES]
+        ours = subject.function
+        original: Any = original_of(ours)
         kept = {
             k: v for k, v in vars(original).items() if k not in ("__wrapped__", "__signature__")
         }
@@ -82,7 +83,7 @@ def outputs(subjects: Subjects) -> Json:
             with child_side.fake_cuda():
                 arguments = subject.arguments(Maker(making.fake()), PLAIN | {"out": "contiguous"})
                 result, nodes = traced(subject.function, arguments)
-            given = [arguments[out] for out in subject.outs if out in arguments]
+            given = [arguments[out] for out in subject.outs.values() if out in arguments]
             found[name] = [
                 [ours is theirs for ours, theirs in zip(tensors_of(result), given, strict=False)],
                 [_name(node) for node in nodes],

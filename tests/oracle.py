@@ -37,6 +37,10 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "get_device_sm_count": lambda device: 148,
     "device_sm_count": lambda device: 148,
     "check_device": lambda device, class_name, archs: (10, 0),
+    "get_seed_and_offset": lambda *args, **options: (0, 0),
+    "_get_stream_cache_buf": lambda name, size, device, **options: torch.empty(
+        size, dtype=torch.uint8, device=device
+    ),
     "build_and_load_cute_dsl_kernel": lambda *args, **options: Stub("kernel"),
     "get_compiled_kernel": lambda *args, **options: Stub("kernel"),
 }

@@ -27,6 +27,9 @@ EVERY_OP = pytest.mark.parametrize(
 #: The case that is the example itself.
 PLAIN = ops_cases.case(32)
 
+#: What returns memory that no kernel writes, beside what it is called for: opcheck cannot tell.
+UNWRITTEN = frozenset({"cutlass_fused_moe"})
+
 #: What torch says where it cannot compute with a format, as opcheck must to compare.
 _CANNOT = re.compile("not implemented for '(Float8|Float4)")
 
@@ -60,6 +63,12 @@ def without_us(world: World, op: str, shared: Path) -> Json:
 def with_us(world: World, op: str, shared: Path) -> Json:
     found: Json = ops_cases.answers(world, shared, shim=True)["ops"][op]
     return found
+
+
+def skip_what_a_kernel_returns(world: World, op: str, shared: Path) -> None:
+    """Where upstream's Python passes on what a kernel returns, nobody here knows what it is."""
+    if _real(world, op, without_us(world, op, shared)).get("type") == "Made":
+        pytest.skip("its result is made by the kernel")
 
 
 def cases_of(world: World, op: str) -> list[Json]:
@@ -110,16 +119,20 @@ def test_it_compiles_whole_in_three_graphs_of_nothing_else(
     answer = with_us(world, op, shared)
     assert answer["is ours"]
     for compiled in answer["compiled"]:
-        graphs, name = compiled["graphs"], f"{op}_out" if compiled["outputs given"] else op
+        into_outputs = compiled["outputs given"] and OPS[op].draws is None
+        graphs, name = compiled["graphs"], f"{op}_out" if into_outputs else op
         assert 1 <= len(graphs) <= MOST_GRAPHS, [graphs, compiled["outcomes"]]
         for calls in graphs:
-            # A number that is symbolic, and the tensors of a list, are torch's own doing.
-            ours = [call for call in calls if call not in ("_operator.getitem", ".item")]
+            # A number that is symbolic, and the tensors of a list, are torch's own doing; into the
+            # outputs of an op that draws random numbers its results are copied.
+            apart = ("_operator.getitem", ".item", "aten.copy_")
+            ours = [call for call in calls if call not in apart]
             assert ours == [f"flashinfer_shim.{name}"]
 
 
 @EVERY_OP
 def test_compiled_it_returns_what_upstream_does(world: World, op: str, shared: Path) -> None:
+    skip_what_a_kernel_returns(world, op, shared)
     expected = without_us(world, op, shared)["of the sizes"]
     plain, *given = with_us(world, op, shared)["compiled"]
     sizes = world.ops[op].sizes
@@ -135,6 +148,7 @@ def test_compiled_it_returns_what_upstream_does(world: World, op: str, shared: P
 
 @EVERY_OP
 def test_its_fake_is_what_upstream_returns(world: World, op: str, shared: Path) -> None:
+    skip_what_a_kernel_returns(world, op, shared)
     upstream, ours = without_us(world, op, shared), with_us(world, op, shared)
     differ = []
     for case, real, without_data, fake in zip(
@@ -162,6 +176,7 @@ def _raises_when_run(op: str) -> bool:
 
 @EVERY_OP
 def test_run_it_is_upstream(world: World, op: str, shared: Path) -> None:
+    skip_what_a_kernel_returns(world, op, shared)
     expected = without_us(world, op, shared)["real"]
     found = with_us(world, op, shared)["run"]
     differ = [
@@ -176,6 +191,7 @@ def test_run_it_is_upstream(world: World, op: str, shared: Path) -> None:
 def test_real_and_traced_calls_do_not_disturb_each_other(
     world: World, op: str, shared: Path
 ) -> None:
+    skip_what_a_kernel_returns(world, op, shared)
     turns = with_us(world, op, shared)["in turn"]
     assert "error" not in turns, turns["error"]
     for turn, traced in zip(turns, (True, False, True), strict=True):
@@ -189,15 +205,18 @@ def test_real_and_traced_calls_do_not_disturb_each_other(
 def test_what_it_writes_into_is_seen_by_compiler_and_caller(
     world: World, op: str, shared: Path
 ) -> None:
-    found = with_us(world, op, shared)["mutation"]
+    skip_what_a_kernel_returns(world, op, shared)
+    answer = with_us(world, op, shared)
+    found = answer["mutation"]
     if found is None:
-        assert not OPS[op].mutates
+        assert not answer["always written"]
         return
     assert "error" not in found, found["error"]
     assert all(found["written"]), "the kernel was not told to write"
     assert found["later nodes"]
     assert found["caller"]
-    assert len(found["functionalized"]) == 1
+    # An op that draws random numbers writes into nothing: its outputs are copied.
+    assert len(found["functionalized"]) == (OPS[op].draws is None)
 
 
 @pytest.mark.parametrize(
@@ -210,8 +229,11 @@ def test_what_it_writes_into_is_seen_by_compiler_and_caller(
     ],
 )
 def test_opcheck_passes(world: World, op: str, shared: Path) -> None:
+    skip_what_a_kernel_returns(world, op, shared)
+    unwritten = {"test_aot_dispatch_dynamic"} if op in UNWRITTEN else set()
     for found in with_us(world, op, shared)["opcheck"]:
-        failed = {test: why for test, why in found.items() if why and not _CANNOT.search(why)}
+        told = {test: why for test, why in found.items() if test not in unwritten}
+        failed = {test: why for test, why in told.items() if why and not _CANNOT.search(why)}
         assert failed == {}
 
 

@@ -7,11 +7,12 @@ A row changes only where a release changes the function; a new release mostly mo
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import releases
@@ -27,11 +28,11 @@ from shim.upstream import FunctionFacts, Sources
 _OTHERS = re.compile(r"flashinfer\.(triton|trace|testing|experimental)\b")
 #: Where such functions stand behind the ones that users call, if there are such.
 _BEHIND = re.compile(r".*(\.kernels|_backend)\b")
-_DEFINITION = re.compile(r"^def (\w+)\(", re.MULTILINE)
+_DEFINITION = re.compile(r"^(?:def|class) (\w+)[(:]", re.MULTILINE)
 
 
 def index(package: Path) -> Mapping[str, list[str]]:
-    """By function, the modules that define it."""
+    """By function or class, the modules that define it."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(package.rglob("*.py")):
         module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
@@ -42,10 +43,29 @@ def index(package: Path) -> Mapping[str, list[str]]:
     return found
 
 
-def find(sources: Sources, modules: Mapping[str, list[str]], name: str) -> FunctionFacts | None:
+def exports(package: Path) -> set[tuple[str, str]]:
+    """The functions that packages export under their own names, with their modules."""
+    found = set()
+    for path in (package / "__init__.py", *package.glob("*/__init__.py")):
+        inside = ".".join(path.parent.relative_to(package.parent).parts)
+        for node in ast.walk(ast.parse(path.read_text(errors="replace"))):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                names = (alias.name for alias in node.names if alias.asname in (None, alias.name))
+                found |= {(f"{inside}.{node.module}", name) for name in names}
+    return found
+
+
+def find(
+    sources: Sources,
+    modules: Mapping[str, list[str]],
+    exported: Collection[tuple[str, str]],
+    name: str,
+) -> FunctionFacts | None:
     """The function as its defining module has it; None where the release has no such function."""
-    every = modules.get(name, [])
+    every = modules.get(name.partition(".")[0], [])
     found = [module for module in every if not _BEHIND.match(module)] or every
+    if len(found) > 1:
+        found = [module for module in found if (module, name) in exported] or found
     if len(found) > 1:
         raise SystemExit(f"{name} is defined in {', '.join(found)}")
     return sources.facts(found[0], name) if found else None
@@ -55,9 +75,9 @@ def main() -> None:
     rows: dict[str, list[dict[str, str]]] = {name: [] for name in sorted(OPS)}
     for release in RELEASES:
         package = releases.path(release) / "flashinfer"
-        sources, modules = Sources(package), index(package)
+        sources, modules, exported = Sources(package), index(package), exports(package)
         for name, runs in rows.items():
-            facts = find(sources, modules, name)
+            facts = find(sources, modules, exported, name)
             if facts is None:
                 continue
             state = {

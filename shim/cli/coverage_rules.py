@@ -48,14 +48,22 @@ _MODULES_APART = {
 _NAMES_APART = {
     "builds or loads a kernel": (
         *("gen_*", "get_*_module*", "*_warmup", "warm_up", "*.prewarm_*", "precompile_*"),
+        *("*_preload",),
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
-        *("create_plan",),
+        *("create_plan", "compile_pipeline", "legalize_processors"),
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
-        *("*_route", "*_variant", "*_manifest", "get_*_launch_config", "get_mtp_config"),
+        *(
+            "*_route",
+            "*_variant",
+            "*_variant_flags",
+            "*_manifest",
+            "get_*_launch_config",
+            "get_mtp_config",
+        ),
     ),
     "asks what is supported": (
         *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),

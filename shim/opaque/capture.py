@@ -7,6 +7,7 @@ module under capture raises before it touches the stream.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -54,18 +55,18 @@ class Kernels:
             for load in fresh:
                 self._load(load)
 
-    def before_run(self, arguments: Mapping[str, Any]) -> None:
-        """Raise RuntimeError if a stream is capturing and a module is not known to be loaded."""
+    def before_run(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a stream is capturing; if a module is not known to be loaded, RuntimeError."""
         if not any(_on_gpu(value) for value in arguments.values()):
-            return
-        if torch.cuda.is_current_stream_capturing() and not all(
-            map(self._is_loaded, self._wanted(arguments))
-        ):
+            return False
+        capturing = torch.cuda.is_current_stream_capturing()
+        if capturing and not all(map(self._is_loaded, self._wanted(arguments))):
             raise RuntimeError(
                 f"{self._op} runs for the first time inside a CUDA graph capture, where its kernel "
                 f"module can be neither built nor loaded; call {self._op} once on any small tensor "
                 "before capturing"
             )
+        return capturing
 
     def after_run(self, arguments: Mapping[str, Any]) -> None:
         """The op ran, so what it needs is loaded."""
@@ -95,6 +96,22 @@ class Kernels:
             self._note([load])
         except Exception as fault:
             announce.info(f"{self._op}: its kernel module could not be loaded early: {fault}")
+
+
+def untuned(run: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Run an op inside a capture, where nothing can be timed, even within ``autotune()``.
+
+    The tactic that was chosen before, if any, is the one that is captured.
+    """
+    module = sys.modules.get("flashinfer.autotuner")
+    tuner = module.AutoTuner.get() if module else None
+    if tuner is None or not tuner.is_tuning_mode:
+        return run(**arguments)
+    tuner.is_tuning_mode = False
+    try:
+        return run(**arguments)
+    finally:
+        tuner.is_tuning_mode = True
 
 
 def _cards_alike() -> bool:

@@ -4,7 +4,8 @@ A sentinel default, None, an enum member or a frozen dataclass is constant while
 traced. It travels as text, so that two different values never share one call in a graph, and is
 read back into an equal value before the function runs. The text is plain data: it survives export,
 Inductor's caches and another process. A parameter that is a tensor or something else travels in
-two parts, one of which is empty, and a named tuple field by field.
+two parts, one of which is empty, and a named tuple field by field. A generator, which has a state
+and no value, travels by a number (``handles.py``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import itertools
 import json
 import operator
 import types
@@ -20,6 +22,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+from . import handles
 
 #: Python annotations that torch's schema language can say, and how it says them. An int may be a
 #: symbolic size, so it is a SymInt.
@@ -34,6 +38,9 @@ TYPES: Mapping[object, str] = {
     list[torch.Tensor]: "Tensor{}[]",
     list[int]: "SymInt[]",
 }
+
+#: Annotation of a parameter that holds whatever else was given by position, as a tuple.
+EXTRAS = object()
 
 #: The text of a parameter that stands at its default: the function's own default applies then.
 AT_DEFAULT = ""
@@ -79,6 +86,8 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
     A parameter of a kind that nothing can carry may stand at its default; its carrier's ``encode``
     raises TypeError, naming parameter and value, for any other.
     """
+    if parameter.annotation is EXTRAS:
+        return _extras(parameter)
     members = _members(parameter.annotation)
     has_default = parameter.default is not inspect.Parameter.empty
     if torch.Tensor in members and any(_is_tensor_tuple(m) for m in members):
@@ -86,14 +95,18 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
     if len(members) == 1 and _is_tensor_tuple(members[0]):
         return _tensor_or_pair(parameter)
     if torch.Tensor in members and set(members) & {float, int} and len(members) == 2:
-        return _tensor_or_number(parameter)
+        return _tensor_or_number(parameter, float if float in members else int)
+    if members == [torch.Generator] and has_default:
+        return _generator(parameter)
     if len(members) != 1 or not isinstance(members[0], type):
         return None
+    if members[0] is int and isinstance(parameter.default, enum.Enum):
+        return _enum(parameter, type(parameter.default))
     if hasattr(members[0], "_fields") and not has_default:
         return _named_tuple(parameter, members[0])
     if issubclass(members[0], enum.Enum) and has_default:
         return _enum(parameter, members[0])
-    if dataclasses.is_dataclass(members[0]) and has_default:
+    if dataclasses.is_dataclass(members[0]) and has_default and _is_constant(members[0]):
         return _dataclass(parameter, members[0])
     return None
 
@@ -150,24 +163,70 @@ def _tensor_or_pair(parameter: inspect.Parameter) -> Carrier:
     return Carrier(parts, encode, decode)
 
 
-def _tensor_or_number(parameter: inspect.Parameter) -> Carrier:
-    """A tensor or a number, such as a scale."""
+def _tensor_or_number(parameter: inspect.Parameter, kind: type) -> Carrier:
+    """A tensor or a number, such as a scale, or a seed."""
     name = parameter.name
     default = "" if parameter.default is inspect.Parameter.empty else "None"
     parts = (
         Part(name, "Tensor{}?", default, None),
-        Part(f"{name}_number", "float?", default, None),
+        Part(f"{name}_number", f"{TYPES[kind]}?", default, None),
     )
 
     def encode(value: Any) -> tuple[Any, ...]:
         if value is None or isinstance(value, torch.Tensor):
             return value, None
-        return None, value if isinstance(value, float) else float(value)
+        return None, value if isinstance(value, kind) else kind(value)
 
     def decode(tensor: torch.Tensor | None, number: float | None) -> Any:
         return number if tensor is None else tensor
 
     return Carrier(parts, encode, decode)
+
+
+def _extras(parameter: inspect.Parameter) -> Carrier:
+    """Tensors and numbers in any order: both kinds by themselves, and which came where."""
+    name = parameter.name
+    parts = (
+        Part(name, "Tensor{}[]?", "None", None),
+        Part(f"{name}_numbers", "float[]?", "None", None),
+        Part(f"{name}_kinds", "str", '""', ""),
+    )
+
+    def encode(values: Any) -> tuple[Any, ...]:
+        tensors, numbers, kinds = [], [], ""
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+                kinds += "t"
+            elif value is None:
+                kinds += "n"
+            elif isinstance(value, (bool, int, float)):
+                numbers.append(float(value))
+                kinds += "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f"
+            else:
+                raise TypeError(
+                    f"{name} holds {value}, which cannot be carried into a compiled graph"
+                )
+        return (tensors, numbers, kinds) if kinds else (None, None, "")
+
+    def decode(tensors: list[torch.Tensor], numbers: list[float], kinds: str) -> Any:
+        rest = {"t": iter(tensors), "n": itertools.repeat(None)}
+        number = iter(numbers)
+        read = {"b": bool, "i": int, "f": float}
+        return tuple(
+            read[kind](next(number)) if kind in read else next(rest[kind]) for kind in kinds
+        )
+
+    return Carrier(parts, encode, decode)
+
+
+def _generator(parameter: inspect.Parameter) -> Carrier:
+    part = Part(parameter.name, "int?", "None", None)
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        return (None if value is None else handles.number_of(value),)
+
+    return Carrier((part,), encode, handles.object_of)
 
 
 def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
@@ -259,6 +318,16 @@ def _dataclass(parameter: inspect.Parameter, kind: type) -> Carrier:
         return kind(**fields)
 
     return _constant(parameter, kind, f"{kind.__name__}, None or nothing", write, read)
+
+
+def _is_constant(kind: type) -> bool:
+    """Whether a dataclass holds numbers, strings and enum members alone."""
+    plain = (bool, int, float, str, enum.Enum)
+    return all(
+        isinstance(member, type) and issubclass(member, plain)
+        for annotation in typing.get_type_hints(kind).values()
+        for member in _members(annotation)
+    )
 
 
 def _enum_fields(kind: type) -> dict[str, type[enum.Enum]]:

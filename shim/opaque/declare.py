@@ -21,11 +21,15 @@ class MakeTensor(Protocol):
         Args:
             size: its shape.
             dtype: its name in torch.
-            values: its elements; ``range`` for 0, 1, 2, ... along the first dimension; where they
-                do not matter, normally distributed floats or zero integers.
+            values: its elements; ``range`` for 0, 1, 2, ... along the first dimension,
+                ``probabilities`` for rows that sum up to one; where they do not matter, normally
+                distributed floats or zero integers.
         """
         ...
 
+
+#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None.
+Count = int | list[int] | tuple[int, int]
 
 #: Arguments of one valid call for ``m`` rows, by keyword.
 Example = Callable[[MakeTensor, int], Mapping[str, Any]]
@@ -36,19 +40,32 @@ class Op:
     """One function as an op; the rest the engine reads from the function itself.
 
     Attributes:
-        name: the function's, and the op's.
+        name: the function's, and the op's; of a method ``Class.method``.
         example: makes the arguments of a valid call, for tests, benchmarks and ``prove``.
+        arch: the architecture on which the example is a valid call, such as ``9.0``; where it is
+            empty, on 10.0 and most others.
+        also: arguments of the example for parameters that not every release has.
         returns: as the schema language writes it; ``()`` where the function returns nothing. Where
             the number of results depends on the call: as many as there can be.
         results: how many of them the function returns, from the arguments given, by keyword; a
             single one comes by itself. Traced by Dynamo, so plain Python. Without it, all.
         mutates: parameters whose tensors are written into, but for ``out``.
-        out: optional outputs, in the order in which the function returns them; where the caller
-            gives one it is written into and returned.
+        out: optional outputs, in the order in which the function returns them, ``None`` for a
+            result that nobody can give; where the caller gives one it is written into and returned.
+        draws: set where the function draws random numbers: the parameters that, all of them given,
+            say where in which sequence it begins. A call without them moves on a generator of the
+            process, so no such call is left out, made once for two, or made in another order.
+        unseen: parameters that concern the contents of tensors alone; a fake is asked for with
+            their defaults.
+        assumed: arguments with which a fake is asked for, whatever the call gives, in releases that
+            have such parameters: they save a look at the contents of tensors.
         annotations: of parameters where upstream's own are missing or of no use, such as
             ``Tensor | float``; ``None`` for one that has to stay at its default.
         fake: the results without their data, from the arguments by keyword, where the function
             cannot be run in shadow; the reason stands beside it.
+        state: of a method: attributes of its object that decide what the results look like,
+            strings, dtypes or booleans that stay as they are when the object plans anew. An object
+            need not have all of them.
         variables: beginnings of the names of environment variables on which shapes depend.
         requires: what has to be importable for it, beside what FlashInfer always needs.
         capability: the oldest compute capability that has a kernel for it.
@@ -58,15 +75,26 @@ class Op:
     name: str
     example: Example
     returns: str = "Tensor"
-    results: Callable[[Mapping[str, Any]], int] | None = None
+    results: Callable[[Mapping[str, Any]], Count] | None = None
     mutates: tuple[str, ...] = ()
-    out: tuple[str, ...] = ()
+    out: tuple[str | None, ...] = ()
+    draws: tuple[str, ...] | None = None
+    unseen: tuple[str, ...] = ()
+    assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     fake: Callable[..., Any] | None = None
+    state: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     capability: tuple[int, int] = (8, 0)
     newest: tuple[int, int] | None = None
+    arch: str = ""
+    also: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str:
+        """The class of a method, empty for a function."""
+        return self.name.rpartition(".")[0]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .declare import Count
 from .identity import take_over
 from .schema import Schema
 
@@ -68,7 +69,7 @@ def with_results(
     writing: Callable[..., Any],
     names: tuple[str, ...],
     outs: tuple[str, ...],
-    count: Callable[[Mapping[str, Any]], int],
+    count: Callable[[Mapping[str, Any]], Count],
 ) -> Callable[..., Any]:
     """Choose between two ops by whether the caller gives outputs; return what the function would.
 
@@ -79,7 +80,7 @@ def with_results(
         writing: takes outputs too, and returns something in place of each that it was given.
         names: the function's positional parameters in order.
         outs: its outputs, in the order of the results.
-        count: how many results a call has, from its arguments.
+        count: how many results a call has, from its arguments, and in what form (``declare.py``).
     """
 
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -96,10 +97,57 @@ def with_results(
             made = functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
-        results = [given[i] if i in given else made[i] for i in range(wanted)]
-        return results[0] if wanted == 1 else tuple(results)
+        number = wanted if isinstance(wanted, int) else wanted[0]
+        return _as_wanted([given[i] if i in given else made[i] for i in range(number)], wanted)
 
     return traced
+
+
+def with_draws(
+    drawing: Callable[..., Any],
+    told: Callable[..., Any] | None,
+    names: tuple[str, ...],
+    draws: tuple[str, ...],
+    outs: tuple[str | None, ...],
+    count: Callable[[Mapping[str, Any]], Count],
+) -> Callable[..., Any]:
+    """Choose between two ops by whether the call moves on a generator.
+
+    Neither writes into an argument: outputs that the caller gives are written from here.
+
+    Args:
+        drawing: the op whose calls all count.
+        told: the op for calls that are told where in which sequence to begin, by ``draws``.
+        names: the function's positional parameters in order.
+        draws: parameters of the function.
+        outs: its outputs, in the order of the results.
+        count: how many results a call has, from its arguments, and in what form.
+    """
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        named = _by_name(names, args, kwargs)
+        moves = told is None or any(named.get(name) is None for name in draws)
+        made = drawing(**named) if moves else told(**named)  # type: ignore[misc]
+        results = [made] if isinstance(made, torch.Tensor) else list(made)
+        for i, name in enumerate(outs):
+            out = None if name is None else named.get(name)
+            if out is not None:
+                # As an op: the method wants a device guard, which a pretended device has not.
+                torch.ops.aten.copy_.default(out, results[i])
+                results[i] = out
+        wanted = count(named)
+        number = wanted if isinstance(wanted, int) else wanted[0]
+        return _as_wanted(results[:number], wanted)
+
+    return traced
+
+
+def _as_wanted(results: list[torch.Tensor], wanted: Count) -> Any:
+    if isinstance(wanted, list):
+        return results
+    if isinstance(wanted, tuple):
+        return (*results, *[None] * (wanted[1] - len(results)))
+    return results[0] if wanted == 1 else tuple(results)
 
 
 def _by_name(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,6 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: function underneath instead (pytorch #172732) or refuse the replacement as disabled.
 TORCH_MARKS = ("_torchdynamo_orig_callable", "_torchdynamo_disable", "_torchdynamo_disable_msg")
 
+# By replacement, what it replaces. Not an attribute of it: those it may share with the original.
+_originals: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
 
 def take_over(replacement: F, original: Callable[..., Any]) -> F:
     """Give ``replacement`` the name, module, doc, signature and attributes of ``original``.
@@ -20,20 +25,47 @@ def take_over(replacement: F, original: Callable[..., Any]) -> F:
     A plain function stays a plain function: it pickles by reference, can be deep-copied, and
     ``inspect`` shows the original's signature and source.
     """
-    functools.update_wrapper(replacement, original)
-    for mark in TORCH_MARKS:
-        vars(replacement).pop(mark, None)
-    # Of what a decorator of upstream's made, both signatures are right already: the wrapper's own,
-    # by which callers tell that it takes more, is that of our function too.
-    if not hasattr(original, "__wrapped__"):
+    if _is_decorated(original):
+        # A decorator may keep on its function what the function's body reads by its global name,
+        # as upstream's check of backends does on each call. So both have one dict, and in it
+        # __wrapped__ leads to the function within, with its signature and source.
+        functools.update_wrapper(replacement, original, updated=())
+        replacement.__dict__ = original.__dict__
+    else:
+        functools.update_wrapper(replacement, original)
+        for mark in TORCH_MARKS:
+            vars(replacement).pop(mark, None)
         replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    setattr(replacement, REPLACES, original)
+    _originals[replacement] = original
     return replacement
 
 
-#: Attribute by which a replacement of ours leads to what it replaces. Not ``__wrapped__``, which
-#: upstream's own decorators set too.
-REPLACES = "__flashinfer_shim_replaces__"
+def _is_decorated(original: object) -> bool:
+    return (
+        isinstance(original, types.FunctionType)
+        and hasattr(original, "__wrapped__")
+        and not any(mark in vars(original) for mark in TORCH_MARKS)
+    )
+
+
+def original_of(value: Any) -> Any | None:
+    """What ``value`` replaces, None where it is no replacement of ours."""
+    return _originals.get(value) if isinstance(value, types.FunctionType) else None
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The parameters that ``function`` takes, annotations evaluated.
+
+    Upstream's check of backends takes one keyword more than the function within, which no
+    signature shows.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    if not hasattr(function, "is_backend_supported"):
+        return signature
+    skip = inspect.Parameter(
+        "skip_check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+    )
+    return signature.replace(parameters=[*signature.parameters.values(), skip])
 
 
 def without_disable(function: Callable[..., Any]) -> Callable[..., Any]:

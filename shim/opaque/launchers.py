@@ -64,12 +64,34 @@ class _Nothing:
     def __call__(self, *args: object, **kwargs: object) -> Any:
         return None
 
+    def init(self, *args: object, **kwargs: object) -> Any:
+        """Of a loaded module: an object of its, with kernels of its own."""
+        return self
+
+    def get_workspace_size(self, *args: object, **kwargs: object) -> int:
+        """What a kernel that does nothing needs."""
+        return 0
+
+    get_workspace_size_in_bytes = get_workspace_size
+
 
 class _Giving(_Nothing):
     """A callable, module or class that gives more of the same: a spec, a builder, a type."""
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         return _GIVING
+
+
+class _Package(_Giving):
+    """A module of a package that launches kernels; what it knows of cards by heart is true."""
+
+    def __init__(self, real: types.ModuleType) -> None:
+        self.__dict__["_real"] = real
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _KNOWN_BY_HEART:
+            return getattr(self.__dict__["_real"], name)
+        return super().__getattr__(name)
 
 
 class _Spec(_Nothing):
@@ -82,15 +104,90 @@ class _Spec(_Nothing):
         """The loaded module: its kernels do nothing."""
         return _NOTHING
 
+    def get_library_paths(self) -> tuple[str, ...]:
+        """Of the libraries that a build leaves: none."""
+        return ()
 
+
+class _Launch:
+    """A runner, run for what it loads and returns.
+
+    Some ask their library for numbers to choose a tactic by. Nobody has those in shadow: that far
+    they have come, and all that is left to them is to launch.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        try:
+            return self._runner(inputs, **options)
+        except TypeError:
+            return None
+
+
+class _Tuner:
+    """Stands for upstream's AutoTuner: no call is timed, and none of its records is touched.
+
+    Keys of records hold sizes, which may be symbolic. Which of the runners would run makes no
+    difference to what is returned.
+    """
+
+    #: Likewise.
+    is_tuning_mode = False
+
+    @classmethod
+    def get(cls) -> _Tuner:
+        """The only one."""
+        return _TUNER
+
+    def choose_one(
+        self, custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **_: object
+    ) -> tuple[Any, int]:
+        """The first runner, with the tactic that every runner falls back to.
+
+        Raises:
+            IndexError: an input has no such dimension as is tuned for.
+        """
+        for spec in tuning_config.dynamic_tensor_specs:
+            tuned = inputs[spec.input_idx[0]]
+            if isinstance(tuned, torch.Tensor):
+                tuned.shape[spec.dim_idx[0]]
+        return _Launch(runners[0]), -1
+
+    def get_effective_map_to_tuning_buckets(self, config: Any, spec_idx: int = 0) -> Any:
+        """The mapping without the overrides of a tuning run."""
+        return config.dynamic_tensor_specs[spec_idx].map_to_tuning_buckets
+
+
+_TUNER = _Tuner()
+
+
+class _GivingNothing(_Nothing):
+    """Builds a kernel that does nothing."""
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        return _NOTHING
+
+
+_GIVING_NOTHING = _GivingNothing()
 _NOTHING = _Nothing()
 _GIVING = _Giving()
 _SPEC = _Spec()
 
 
-def _workspace(name: str, size: int, device: torch.device, *_: object, **__: object) -> Any:
-    # Upstream keeps these for ever, by name and device; in shadow nothing may be kept.
-    return torch.empty((size,), dtype=torch.uint8, device=device)
+def _workspace(name: str, size: int | None, device: torch.device, *_: object, **__: object) -> Any:
+    # Upstream keeps these for ever, by name and device; in shadow nothing may be kept. A size that
+    # a kernel's module would have told is None.
+    return torch.empty((0 if size is None else size,), dtype=torch.uint8, device=device)
+
+
+def _no_draw(*_: object, **__: object) -> tuple[int, int]:
+    """Stands for what takes a seed and an offset from a generator, and moves it on."""
+    return 0, 0
 
 
 #: JIT C++ modules: the functions that write sources and make the JitSpec.
@@ -106,7 +203,25 @@ _KERNEL_CLASS = re.compile(r"\w+Kernel")
 #: Cake: classes whose instances are the programs, and what loads one.
 _PROGRAMS = frozenset({"CakeProgram"})
 _PROGRAM_LOADERS = frozenset({"entry", "load"})
+#: Functions of those packages that compute a number from the name of a card.
+_KNOWN_BY_HEART = frozenset({"get_smem_capacity_in_bytes"})
+#: CuTe DSL: what builds or loads one kernel.
+_BUILDERS = frozenset({"build_and_load_cute_dsl_kernel"})
+#: DeepGEMM: the functions that describe their tensors to the card, by addresses, and launch.
+_DEEP_GEMM = re.compile(r"m_grouped_\w+_sm\w+")
+#: Functions that prepare a loaded library.
+_SETUPS = frozenset({"setup_cubin_loader"})
 _WORKSPACES = frozenset({"_get_cache_buf", "_get_stream_cache_buf"})
+_DRAWS = frozenset({"get_seed_and_offset"})
+#: Functions that compile a kernel and launch it on two outputs that they are given.
+_COMPILERS = frozenset({"cute_dsl_radix_filter_topk_wrapper"})
+#: Functions that ask a loaded module whether it can serve a call. In shadow it can: the real call
+#: will say it if not.
+_CAN = frozenset({"can_implement_filtered_topk"})
+#: Functions that choose among kernels by sizes, which makes no difference to what is returned.
+_CHOOSER = re.compile(
+    r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
+)
 
 
 def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
@@ -117,9 +232,13 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
     package = _package(value)
     if package == "flashinfer":
         return _upstream_stand_in(name, value, loaded)
-    if package in _KERNEL_PACKAGES:
-        return _GIVING
-    if package is None or package in _HARMLESS or package in sys.stdlib_module_names:
+    if package in _KERNEL_PACKAGES and name not in _KNOWN_BY_HEART:
+        return _Package(value) if isinstance(value, types.ModuleType) else _GIVING
+    if (
+        package is None
+        or package in _HARMLESS | _KERNEL_PACKAGES
+        or package in sys.stdlib_module_names
+    ):
         return None
     return _Refusing(package, name)
 
@@ -127,6 +246,18 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
 def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
     if name in _WORKSPACES:
         return _workspace
+    if name in _DRAWS:
+        return _no_draw
+    if name in _COMPILERS:
+        return lambda *args, **kwargs: (None, None)
+    if name in _CAN:
+        return lambda: True
+    if name in _SETUPS or _DEEP_GEMM.fullmatch(name):
+        return _NOTHING
+    if name in _BUILDERS:
+        return _GIVING_NOTHING
+    if name == "AutoTuner":
+        return _Tuner
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
     if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
@@ -135,10 +266,19 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return None
     if _SPEC_MAKER.fullmatch(name):
         return _SPEC
+    if _CHOOSER.fullmatch(name):
+        return _choosing(value)
     cached = isinstance(value, functools._lru_cache_wrapper)
     if cached and _KERNEL_GETTER.fullmatch(name):
         return _recording(value, loaded, lambda *args, **kwargs: _gotten(value))
     return None
+
+
+def _choosing(chooser: Callable[..., Any]) -> Callable[..., Any]:
+    def choosing(*args: Any, **kwargs: Any) -> Any:
+        return chooser(*map(concrete, args), **{k: concrete(v) for k, v in kwargs.items()})
+
+    return choosing
 
 
 def _gotten(getter: Any) -> Any:
@@ -190,9 +330,15 @@ def _recording(
 
 
 def concrete(value: Any) -> Any:
-    """What the compiler has before it, for a symbolic number; no graph is tied to it."""
-    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
-    return value.node.hint if isinstance(value, symbolic) else value
+    """A value with the numbers that the compiler has before it; no graph is tied to them."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.hint
+    if isinstance(value, (tuple, list)):
+        return getattr(type(value), "_make", type(value))(map(concrete, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    size, stride = map(concrete, value.size()), map(concrete, value.stride())
+    return value.new_empty_strided(tuple(size), tuple(stride))
 
 
 class _Refusing:

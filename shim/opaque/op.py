@@ -7,18 +7,18 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from . import registry, shadow
-from .capture import Kernels
+from .capture import Kernels, untuned
 from .declare import Op
-from .dispatch import dispatching, encoding, with_results
+from .dispatch import dispatching, encoding, with_draws, with_results
+from .identity import signature_of
 from .schema import Schema, from_signature
-
-#: An attribute that upstream's decorator of checks, ``backend_requirement``, gives a function.
-_MARK_OF_CHECKS = "is_backend_supported"
 
 
 def build(
@@ -31,7 +31,9 @@ def build(
     kernels: Kernels | None = None,
     eager: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """Define the op, or both where it has outputs, and build the function that dispatches to it.
+    """Define the op, or both that it needs, and build the function that dispatches to it.
+
+    Two are needed where it has outputs, or where a call may or may not draw random numbers.
 
     Args:
         op: the declaration.
@@ -47,32 +49,82 @@ def build(
         Inexpressible: the function has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    signature = _signature(function)
-    tag = registry.Tag(release, _set_variables(op.variables))
     kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
-    run = function if eager is None else eager
+    signature = signature_of(function)
+    body = Body(
+        signature,
+        function if eager is None else eager,
+        fake or _seeing(op, signature, _answer(op, function, kernels)),
+        kernels,
+    )
+    tag = registry.Tag(release, _set_variables(op.variables))
+    return dispatching(function, define(op, body, tag), eager)
 
-    def run_guarded(**arguments: Any) -> Any:
-        kernels.before_run(arguments)
-        result = run(**arguments)
-        kernels.after_run(arguments)
-        return result
 
-    answer = fake or _answer(op, function, kernels)
-    out = tuple(name for name in op.out if name in signature.parameters)
+@dataclass(frozen=True)
+class Body:
+    """What an op is made of.
+
+    Attributes:
+        signature: its parameters, annotations evaluated.
+        run: takes them by keyword.
+        fake: likewise; the same results but for the data.
+        kernels: what a call loads.
+        captured: whether Inductor may put it into a CUDA graph of its own making.
+    """
+
+    signature: inspect.Signature
+    run: Callable[..., Any]
+    fake: Callable[..., Any]
+    kernels: Kernels
+    captured: bool = True
+
+
+def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
+    """Define the op, or both that it needs; gives what a compiler is to trace.
+
+    Raises:
+        Inexpressible: a parameter cannot travel.
+        RuntimeError: another copy of us has defined the op.
+    """
+    signature, kernels = body.signature, body.kernels
+
+    def guarded(refusal: str) -> Callable[..., Any]:
+        def run_guarded(**arguments: Any) -> Any:
+            capturing = kernels.before_run(arguments)
+            if capturing and refusal:
+                raise RuntimeError(refusal)
+            result = untuned(body.run, arguments) if capturing else body.run(**arguments)
+            kernels.after_run(arguments)
+            return result
+
+        return run_guarded
+
+    op_name = op.name.replace(".", "_")
+    out = tuple(name for name in op.out if name is not None and name in signature.parameters)
     total = op.returns.count("Tensor")
 
-    def define(name: str, schema: Schema, body: Callable[[Callable[..., Any]], Any]) -> Any:
-        defined = registry.Body(schema, body(run_guarded), body(answer))
-        return encoding(registry.define(name, tag, defined), schema)
+    def register(
+        name: str, schema: Schema, wrap: Callable[[Callable[..., Any]], Any], *, refusal: str = ""
+    ) -> Callable[..., Any]:
+        whole = registry.Body(
+            schema,
+            wrap(guarded(refusal)),
+            wrap(body.fake),
+            ordered=bool(refusal),
+            captured=body.captured,
+        )
+        return encoding(registry.define(name, tag, whole), schema)
 
+    if op.draws is not None:
+        return _drawing(op, signature, register)
     functional = from_signature(
         signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
     complete = functools.partial(_complete, outs=out, total=total)
-    traced = define(op.name, functional, complete if op.results else _as_it_is)
+    traced = register(op_name, functional, complete if op.results else _as_it_is)
     if not (out or op.results):
-        return dispatching(function, traced, eager)
+        return traced
     mutating = traced
     if out:
         writing = from_signature(
@@ -82,21 +134,56 @@ def build(
             required=out if total == 1 else (),
             annotations=op.annotations,
         )
-        mutating = define(f"{op.name}_out", writing, _silent if total == 1 else complete)
+        mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
     names = functional.names[: functional.positional]
     count = op.results or (lambda arguments: total)
-    return dispatching(function, with_results(traced, mutating, names, out, count), eager)
+    return with_results(traced, mutating, names, out, count)
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The function's, and the keyword that upstream's checks of arguments take beside it."""
-    signature = inspect.signature(function, eval_str=True)
-    if not hasattr(function, _MARK_OF_CHECKS):
-        return signature
-    skip = inspect.Parameter(
-        "skip_check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+def _drawing(
+    op: Op, signature: inspect.Signature, register: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The op whose calls all count, and a plain one for calls that are told where to begin."""
+    schema = from_signature(signature, returns=op.returns, annotations=op.annotations)
+    outs = tuple(name if name in signature.parameters else None for name in op.out)
+    total = op.returns.count("Tensor")
+
+    def body(function: Callable[..., Any]) -> Callable[..., Any]:
+        function = _on_copies(function, outs)
+        return function if total == 1 else _complete(function, outs=(), total=total)
+
+    draws = tuple(name for name in op.draws or () if name in signature.parameters)
+    refusal = (
+        f"{op.name} moves on a random generator, on the host, and a CUDA graph would replay the "
+        "same numbers for ever: call it outside of the capture"
     )
-    return signature.replace(parameters=[*signature.parameters.values(), skip])
+    if draws and all("Tensor" in str(signature.parameters[name].annotation) for name in draws):
+        refusal += f", or give {' and '.join(draws)} as tensors"
+    drawing = register(op.name, schema, body, refusal=refusal)
+    told = register(f"{op.name}_seeded", schema, body) if draws else None
+    names = schema.names[: schema.positional]
+    return with_draws(drawing, told, names, draws, outs, op.results or (lambda arguments: total))
+
+
+def _on_copies(function: Callable[..., Any], outs: tuple[str | None, ...]) -> Callable[..., Any]:
+    """The function on copies of its outputs: an op whose calls count may not write into any."""
+
+    def on_copies(**arguments: Any) -> Any:
+        given = {name: arguments[name] for name in outs if name and arguments.get(name) is not None}
+        return function(**{**arguments, **{name: out.clone() for name, out in given.items()}})
+
+    return on_copies
+
+
+def _seeing(op: Op, signature: inspect.Signature, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The fake without the arguments that concern contents."""
+    assumed = {name: v for name, v in op.assumed.items() if name in signature.parameters}
+
+    def seeing(**arguments: Any) -> Any:
+        seen = {name: v for name, v in arguments.items() if name not in op.unseen}
+        return answer(**seen | assumed)
+
+    return seeing if op.unseen or assumed else answer
 
 
 def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[..., Any]:
@@ -151,11 +238,18 @@ def _complete(
         returned = function(**arguments)
         results = (returned,) if isinstance(returned, torch.Tensor) else tuple(returned)
         given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
+        there = {i for i, result in enumerate(results) if result is not None}
+        for i in given & there:
+            _deliver(results[i], arguments[outs[i]])
         return tuple(
-            results[i]
-            if i < len(results) and i not in given
-            else torch.empty(0, device=results[0].device)
+            results[i] if i in there - given else torch.empty(0, device=results[0].device)
             for i in range(total)
         )
 
     return complete
+
+
+def _deliver(result: torch.Tensor, given: torch.Tensor) -> None:
+    """See that an output that was given is written: some releases return another all the same."""
+    if not isinstance(result, FakeTensor) and result.data_ptr() != given.data_ptr():
+        given.copy_(result)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch._ops import OpOverload
 
 from .. import __version__
@@ -36,11 +37,15 @@ class Body:
         schema: made from the function.
         run: called by keyword with real tensors.
         fake: called by keyword with fake ones; same results but for the data.
+        ordered: whether each call of the op counts, and their order.
+        captured: whether Inductor may put it into a CUDA graph of its own making.
     """
 
     schema: Schema
     run: Callable[..., Any]
     fake: Callable[..., Any]
+    ordered: bool = False
+    captured: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,23 +74,27 @@ def define(name: str, tag: Tag, body: Body) -> OpOverload:
     Raises:
         RuntimeError: the op was defined by another copy of us.
     """
-    overload = _overload(tag, body.schema)
-    key = f"{name}.{overload}"
+    key = f"{name}.{_overload_name(tag, body)}"
     with _lock:
         if key not in _bodies:
-            _define(name, key, body)
+            _define(key, body)
         _bodies[key] = body
-    defined: OpOverload = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload)
-    return defined
+    return _overload(key)
 
 
-def _overload(tag: Tag, schema: Schema) -> str:
-    told = f"{__version__} {schema.text} {tag.variant}"
+def _overload(key: str) -> OpOverload:
+    name, _, overload = key.partition(".")
+    found: OpOverload = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload)
+    return found
+
+
+def _overload_name(tag: Tag, body: Body) -> str:
+    told = f"{__version__} {body.schema.text} {tag.variant}{' ordered' * body.ordered}"
     digest = hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:6]
     return f"v{re.sub(r'[^0-9A-Za-z]', '_', tag.release)}_{digest}"
 
 
-def _define(name: str, key: str, body: Body) -> None:
+def _define(key: str, body: Body) -> None:
     global _library
     if torch._C._dispatch_has_kernel(f"{NAMESPACE}::{key}"):
         raise RuntimeError(
@@ -103,13 +112,24 @@ def _define(name: str, key: str, body: Body) -> None:
         current = _bodies[key]
         return current.fake(**current.schema.arguments(args, kwargs))
 
-    _library.define(f"{key}{body.schema.text}", tags=_tags())  # type: ignore[no-untyped-call]
+    _library.define(f"{key}{body.schema.text}", tags=_tags(body))  # type: ignore[no-untyped-call]
     _library.impl(key, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{key}", fake, lib=_library)
+    if body.ordered:
+        # The tag alone does not keep AOTAutograd from making one call of two that look alike, nor
+        # Inductor from leaving one out whose result is not used. An effect does: it threads a
+        # token through all such calls.
+        _register_effectful_op(_overload(key), _EffectType.ORDERED)
 
 
-def _tags() -> tuple[torch.Tag, ...]:
+def _tags(body: Body) -> tuple[torch.Tag, ...]:
     # Inductor may otherwise hand a kernel inputs with other strides (pytorch #133639), and
     # FlashInfer reads strides.
     exact = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
-    return (exact, torch.Tag.pt2_compliant_tag)
+    tags = [exact, torch.Tag.pt2_compliant_tag]
+    if body.ordered:
+        tags.append(torch.Tag.nondeterministic_seeded)
+    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
+    if not body.captured and unsafe is not None:
+        tags.append(unsafe)
+    return tuple(tags)

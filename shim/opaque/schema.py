@@ -22,10 +22,13 @@ from .carry import TYPES, Carrier, carrier_for, only_default
 #: What an annotation of ours may say, members of a union with ``|`` between them.
 _WORDS: Mapping[str, Any] = {
     "Tensor": torch.Tensor,
+    "Tensors": list[torch.Tensor],
     "float": float,
     "int": int,
     "bool": bool,
     "str": str,
+    "dtype": torch.dtype,
+    "tuple": tuple[torch.Tensor, ...],
     "None": None,
 }
 _NONE_GIVEN: Mapping[str, str] = types.MappingProxyType({})

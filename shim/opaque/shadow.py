@@ -26,8 +26,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from . import symbolic
-from .identity import REPLACES
+from .classes import copy_class, does_something
+from .identity import original_of
 from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
+from .objects import copy_object
 
 _UPSTREAM = "flashinfer"
 #: Most of what a module holds, and the same in every world.
@@ -54,17 +56,48 @@ def run(
             on the list of launchers.
         Exception: whatever upstream's Python raises for these arguments.
     """
+    return _in_a_world(function, arguments, lambda world, copied, named: copied(**named))
+
+
+def run_method(
+    method: Callable[..., Any],
+    holder: object,
+    arguments: Mapping[str, Any],
+    call: Callable[[Callable[..., Any], Any, Mapping[str, Any]], Any],
+) -> tuple[Any, tuple[Loaded, ...]]:
+    """:func:`run` for a method of ``holder``, which is not touched: the world has a copy of it.
+
+    Args:
+        method: a plain function, from the class.
+        holder: the object.
+        arguments: the others, by keyword.
+        call: calls the method with an object and such arguments.
+    """
+
+    def with_copy(world: _World, copied: Callable[..., Any], named: Mapping[str, Any]) -> Any:
+        return call(copied, copy_object(holder, world.translate), named)
+
+    return _in_a_world(method, arguments, with_copy)
+
+
+_Call = Callable[["_World", Callable[..., Any], Mapping[str, Any]], Any]
+
+
+def _in_a_world(
+    function: Callable[..., Any], arguments: Mapping[str, Any], call: _Call
+) -> tuple[Any, tuple[Loaded, ...]]:
     try:
-        return _run(function, arguments)
+        return _run(function, arguments, call)
     except TypeError as fault:
         if "SymInt" not in str(fault):
             raise
         # It looks something up by a symbolic size, which has no hash: tie the graph to the sizes.
-        return _run(function, {name: _sized(value, int) for name, value in arguments.items()})
+        sized = {name: _sized(value, int) for name, value in arguments.items()}
+        return _run(function, sized, call)
 
 
 def _run(
-    function: Callable[..., Any], arguments: Mapping[str, Any]
+    function: Callable[..., Any], arguments: Mapping[str, Any], call: _Call
 ) -> tuple[Any, tuple[Loaded, ...]]:
     world = _World()
     name = getattr(function, "__name__", "")
@@ -73,7 +106,7 @@ def _run(
     met = list(pending)
     try:
         with _WithoutDevice():
-            result = world.translate(name, function)(**arguments)
+            result = call(world, world.translate(name, function), arguments)
     except DataDependentOutputException as fault:
         raise RuntimeError(
             f"{name} reads a number from a tensor ({fault}), which no graph can hold: give the "
@@ -110,7 +143,8 @@ def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[L
     A function may choose its kernel by a size. Nothing of that may tie a graph to the size, as it
     would if the size were symbolic here. May raise whatever :func:`run` does.
     """
-    return _run(function, {name: _sized(value, concrete) for name, value in arguments.items()})[1]
+    sized = {name: _sized(value, concrete) for name, value in arguments.items()}
+    return _run(function, sized, lambda world, copied, named: copied(**named))[1]
 
 
 def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
@@ -164,7 +198,7 @@ class _World:
         if type(value) in _PLAIN:
             return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
-        value = getattr(value, "__dict__", {}).get(REPLACES, value)
+        value = original_of(value) or value
         replaced = stand_in(name, value, self.loaded)
         if replaced is not None:
             return replaced
@@ -175,6 +209,8 @@ class _World:
             return recording(name, value, self.translate(name, value.__wrapped__), self.loaded)
         if isinstance(value, types.ModuleType) and _is_upstream(value.__name__):
             return _Module(self, value)
+        if isinstance(value, type) and _is_upstream(value.__module__) and does_something(value):
+            return self._remember(value, lambda: self._class(value))
         if isinstance(value, (dict, list, set)):
             return self._remember(value, lambda: self._contents(value))
         if type(value) is tuple:
@@ -229,6 +265,12 @@ class _World:
                 held = old.cell_contents
                 new.cell_contents = self.translate(getattr(held, "__name__", ""), held)
         return copied
+
+    def _class(self, value: type) -> type:
+        def remember(copied: type) -> None:
+            self._copies[id(value)] = (value, copied)
+
+        return copy_class(value, self.translate, remember)
 
     def importing(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..opaque.method import build as build_method
 from ..opaque.op import build as build_op
 from . import Site
 from .ops import OPS
@@ -12,6 +13,8 @@ from .ops import OPS
 
 def build(site: Site) -> Callable[..., Any]:
     """The replacement: the original in eager code, the op where somebody watches."""
-    return build_op(
-        OPS[site.patch], site.function, release=site.release, preload=site.settings.preload
-    )
+    op, release, preload = OPS[site.patch], site.release, site.settings.preload
+    if op.owner:
+        kind = getattr(site.module, op.owner)
+        return build_method(op, kind, site.function, release=release, preload=preload)
+    return build_op(op, site.function, release=release, preload=preload)

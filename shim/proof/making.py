@@ -19,6 +19,8 @@ def on(device: str, seed: int = 0) -> MakeTensor:
         kind: torch.dtype = getattr(torch, dtype)
         if values == "range":
             return torch.arange(size[0], dtype=kind).expand(size).contiguous().to(device)
+        if values == "probabilities":
+            return torch.rand(size, generator=generator).softmax(-1).to(kind).to(device)
         if values is not None:
             return torch.tensor(values, dtype=kind, device=device).reshape(size)
         if not kind.is_floating_point:

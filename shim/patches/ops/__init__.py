@@ -10,7 +10,19 @@ A new op is one entry in its family. Its runs of releases are in ``rows.json``, 
 from __future__ import annotations
 
 from ...opaque.declare import Op, Traces, Uncovered
-from . import activation, norm, page, quantization, rope
+from . import (
+    activation,
+    attention,
+    cascade,
+    fused_moe,
+    gemm,
+    norm,
+    page,
+    quantization,
+    rope,
+    sampling,
+    topk,
+)
 
 _MODULES = {
     "norm": norm,
@@ -18,6 +30,12 @@ _MODULES = {
     "rope": rope,
     "page": page,
     "quantization": quantization,
+    "gemm": gemm,
+    "fused_moe": fused_moe,
+    "sampling": sampling,
+    "topk": topk,
+    "cascade": cascade,
+    "attention": attention,
 }
 #: By the family's name, as FlashInfer's modules are called.
 FAMILIES: dict[str, tuple[Op, ...]] = {family: module.OPS for family, module in _MODULES.items()}

@@ -1,0 +1,262 @@
+"""Methods of objects that keep state between calls, as ops: attention wrappers and their plans.
+
+The object stays outside the graph. It travels as a handle, a tensor of one number that is an
+attribute of the object, and so an input of the graph like any other: many objects share one graph,
+none is taken for another, and nothing is compiled again for the next one. When the op runs it
+finds the live object by the number and calls the method, so that whatever was planned meanwhile is
+seen. What the results look like depends on a few attributes of the object, which travel as text:
+the compiler guards on those.
+
+A handle is good for the process that made it. An exported program that holds one cannot be run in
+another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from . import shadow
+from .capture import Kernels
+from .carry import EXTRAS
+from .declare import Op
+from .dispatch import dispatching
+from .op import Body, define
+from .registry import Tag
+
+#: Attribute of an object that holds its handle, and the op's parameters for it and for its state.
+HANDLE = "_flashinfer_shim_handle"
+_STATE = "holder_state"
+_HOLDER = "holder"
+
+_numbers = itertools.count(1)
+#: Objects by the number in their handles; a number is never given twice.
+_holders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+#: The one that was met last in a compiled function.
+_met: Callable[[], Any] = type(None)
+#: What stood in a class before it was tracked, by attribute.
+_untracked: dict[type, dict[str, Any]] = {}
+
+
+def build(
+    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
+) -> Callable[..., Any]:
+    """Define the op of ``method`` and build the function that takes its place in class ``kind``.
+
+    Args:
+        op: the declaration.
+        kind: the class, of which objects are tracked; see :func:`track`.
+        method: the plain function in it.
+        release: of FlashInfer.
+        preload: as in :func:`.op.build`.
+
+    Raises:
+        Inexpressible: the method has a parameter that cannot travel.
+        RuntimeError: another copy of us has defined the op.
+    """
+    call = _Call(method)
+    kernels = Kernels(op.name, preload=preload)
+
+    def run(**arguments: Any) -> Any:
+        arguments.pop(_STATE, None)
+        return call(method, _find(op.name, arguments.pop(_HOLDER)), arguments)
+
+    def fake(**arguments: Any) -> Any:
+        del arguments[_HOLDER]
+        state = arguments.pop(_STATE, "")
+        if op.fake is not None:
+            return op.fake(**arguments)
+        return _in_shadow(call, method, _alike(kind, op.state, state), arguments, kernels)
+
+    inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
+    return dispatching(method, _carrying(op, inner, call))
+
+
+class _Call:
+    """How a method is called by keyword, for it may take whatever follows by position.
+
+    Attributes:
+        flat: the signature with the object in two parts and every parameter by keyword.
+        leading: how many arguments, but the object, go by position.
+        extras: the name of the parameter that takes the rest of them, empty if there is none.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        _, *parameters = inspect.signature(method, eval_str=True).parameters.values()
+        plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        flat = [
+            inspect.Parameter(_HOLDER, plain, annotation=torch.Tensor),
+            inspect.Parameter(_STATE, plain, annotation=str),
+        ]
+        self.extras = ""
+        self._defaults: dict[str, Any] = {}
+        for parameter in parameters:
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                self.extras = parameter.name
+                parameter = inspect.Parameter(
+                    parameter.name, inspect.Parameter.KEYWORD_ONLY, annotation=EXTRAS, default=()
+                )
+            elif parameter.kind is plain:
+                self._defaults[parameter.name] = parameter.default
+            flat.append(parameter)
+        self.flat = inspect.Signature(flat)
+        self.leading = len(self._defaults)
+
+    def __call__(self, method: Callable[..., Any], holder: Any, named: Mapping[str, Any]) -> Any:
+        rest = dict(named)
+        extras = rest.pop(self.extras, ())
+        if not extras:
+            return method(holder, **rest)
+        leading = [rest.pop(name, default) for name, default in self._defaults.items()]
+        return method(holder, *leading, *extras, **rest)
+
+
+def _carrying(op: Op, inner: Callable[..., Any], call: _Call) -> Callable[..., Any]:
+    """``inner`` behind the object's handle and state. Traced by Dynamo, so plain Python."""
+    names, leading, extras = op.state, call.leading, call.extras
+
+    def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _meet(self)
+        if extras and len(args) > leading:
+            kwargs[extras] = args[leading:]
+            args = args[:leading]
+        return inner(getattr(self, HANDLE), _state(self, names), *args, **kwargs)
+
+    return traced
+
+
+def _meet(holder: Any) -> None:
+    """An object that is to have a handle, if it was made before it could be given one."""
+    if torch.compiler.is_dynamo_compiling():
+        from torch._dynamo.comptime import comptime
+
+        # What is traced happens when the graph runs; this happens now.
+        comptime(_meet_traced)
+    else:
+        _known(holder)
+
+
+def _meet_traced(context: Any) -> None:
+    """:func:`_meet` for the real object behind the ``holder`` of the call that Dynamo traces."""
+    _known(context.get_local("holder")._i_will_not_complain_if_bc_breaks_VariableTracker().value)
+
+
+def _known(holder: Any) -> None:
+    global _met
+    if HANDLE not in vars(holder):
+        give_handle(holder)
+    _met = weakref.ref(holder)
+
+
+def _state(holder: Any, names: tuple[str, ...]) -> str:
+    """The attributes that decide what the results look like. Traced by Dynamo."""
+    told = ""
+    for name in names:
+        told += f"{name}={getattr(holder, name, None)};"
+    return told
+
+
+def _find(name: str, handle: torch.Tensor) -> Any:
+    holder = _holders.get(int(handle.item()))
+    if holder is None:
+        raise RuntimeError(
+            f"{name} runs for an object that no longer exists, or that belongs to the process "
+            "in which the graph was made"
+        )
+    return holder
+
+
+def _alike(kind: type, names: tuple[str, ...], state: str) -> Iterator[Any]:
+    """The objects whose results look as those of the one that is being compiled for."""
+    for holder in (_met(), *_holders.values()):
+        if isinstance(holder, kind) and _state(holder, names) == state:
+            yield holder
+
+
+def _in_shadow(
+    call: _Call,
+    method: Callable[..., Any],
+    holders: Iterator[Any],
+    arguments: Mapping[str, Any],
+    kernels: Kernels,
+) -> Any:
+    """The method in shadow, for the first object that does not reject the arguments.
+
+    Which object it is that is being compiled for cannot be told in each case, since its handle has
+    no data then; another one like it may be planned for other sizes.
+    """
+    fault: Exception | None = None
+    for holder in holders:
+        try:
+            with _unguarded():
+                result, loaded = shadow.run_method(method, holder, arguments, call)
+        except Exception as error:
+            fault = fault or error
+            continue
+        kernels.will_load(loaded)
+        return result
+    raise fault or RuntimeError(f"no object of {method.__qualname__} is alive")
+
+
+def _unguarded() -> contextlib.AbstractContextManager[None]:
+    """Within it, nothing that is asked of symbolic sizes ties the graph to the answer.
+
+    What a method asks of them is whether they are those that were planned. That is for the real
+    call to say each time: a graph that it was asked for would belong to one plan.
+    """
+    mode = detect_fake_mode()
+    if mode is None or mode.shape_env is None:
+        return contextlib.nullcontext()
+    return mode.shape_env.suppress_guards()
+
+
+def give_handle(holder: Any) -> None:
+    """Make ``holder`` one that ops can find."""
+    # Whatever is active while it is made, the handle is a plain tensor on the CPU.
+    with torch.inference_mode(False), _disable_current_modes():
+        number = next(_numbers)
+        vars(holder)[HANDLE] = torch.tensor([number], dtype=torch.int64, device="cpu")
+    _holders[number] = holder
+
+
+def track(kind: type) -> None:
+    """Give every object of ``kind`` that is made from now on a handle, copies one of their own."""
+    if kind in _untracked:
+        return
+    made = kind.__init__  # type: ignore[misc]
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            give_handle(self)
+
+    def __getstate__(self: Any) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != HANDLE}
+
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        give_handle(self)
+
+    __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+    __init__.__doc__ = made.__doc__
+    functions = (__init__, __getstate__, __setstate__)
+    _untracked[kind] = {f.__name__: vars(kind).get(f.__name__) for f in functions}
+    for function in functions:
+        setattr(kind, function.__name__, function)
+
+
+def untrack(kind: type) -> None:
+    """Undo :func:`track`. Objects keep their handles, and graphs that hold those go on."""
+    for name, value in _untracked.pop(kind, {}).items():
+        if value is None:
+            delattr(kind, name)
+        else:
+            setattr(kind, name, value)

@@ -1,0 +1,209 @@
+"""Methods of attention wrappers, which keep a plan between calls.
+
+An example makes a wrapper and plans it, so it takes a device with kernels, or kernels that do
+nothing: it is not one for fake tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from ...opaque.declare import Example, MakeTensor, Op, Uncovered
+
+_HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES = 8, 2, 128, 16, 32
+_LATENT, _ROPE = 512, 64
+_PAIR = "(Tensor, Tensor)"
+
+#: What the results depend on, besides the tensors given.
+_STATE = (
+    "_kv_layout",
+    "_backend",
+    "_use_tensor_cores",
+    "_cached_q_data_type",
+    "_cached_kv_data_type",
+    "_cached_o_data_type",
+    "_o_dtype",
+)
+
+
+def with_lse(given: Mapping[str, Any]) -> int:
+    """How many results a call has that may ask for the log-sum-exp."""
+    return 2 if given.get("return_lse") else 1
+
+
+def _made(name: str, *arguments: Any, module: str = "flashinfer", **options: Any) -> Any:
+    return getattr(import_module(module), name)(*arguments, **options)
+
+
+def _workspace(make: MakeTensor) -> Any:
+    return make(64 << 20, dtype="uint8")
+
+
+def _cache(make: MakeTensor) -> Any:
+    return tuple(make(_PAGES, _PAGE, _KV_HEADS, _HEAD) for _ in range(2))
+
+
+def _one_page_each(make: MakeTensor, m: int) -> tuple[Any, Any, Any]:
+    """indptr, indices and lengths of last pages of m sequences that all lie in the first page."""
+    return (
+        make(m + 1, dtype="int32", values="range"),
+        make(m, dtype="int32"),
+        make(m, dtype="int32", values=(_PAGE,) * m),
+    )
+
+
+def _decode(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("BatchDecodeWithPagedKVCacheWrapper", _workspace(make))
+    wrapper.plan(*_one_page_each(make, m), _HEADS, _KV_HEADS, _HEAD, _PAGE, q_data_type="bfloat16")
+    return {"self": wrapper, "q": make(m, _HEADS, _HEAD), "paged_kv_cache": _cache(make)}
+
+
+def _prefill(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("BatchPrefillWithPagedKVCacheWrapper", _workspace(make))
+    pages = -(-m // _PAGE)
+    wrapper.plan(
+        make(2, dtype="int32", values=(0, m)),
+        make(2, dtype="int32", values=(0, pages)),
+        make(pages, dtype="int32", values="range"),
+        make(1, dtype="int32", values=(m - (pages - 1) * _PAGE,)),
+        *(_HEADS, _KV_HEADS, _HEAD, _PAGE),
+        causal=True,
+        q_data_type="bfloat16",
+    )
+    return {"self": wrapper, "q": make(m, _HEADS, _HEAD), "paged_kv_cache": _cache(make)}
+
+
+def _ragged(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("BatchPrefillWithRaggedKVCacheWrapper", _workspace(make))
+    indptr = make(2, dtype="int32", values=(0, m))
+    wrapper.plan(indptr, indptr, _HEADS, _KV_HEADS, _HEAD, causal=True, q_data_type="bfloat16")
+    rows = {name: make(m, _KV_HEADS, _HEAD) for name in ("k", "v")}
+    return {"self": wrapper, "q": make(m, _HEADS, _HEAD), **rows}
+
+
+def _mla(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made(
+        "BatchMLAPagedAttentionWrapper", _workspace(make), module="flashinfer.mla", backend="fa2"
+    )
+    indptr, indices, lengths = _one_page_each(make, m)
+    q = make(m, _HEADS, _LATENT)
+    wrapper.plan(
+        *(indptr, indptr, indices, lengths),
+        *(_HEADS, _LATENT, _ROPE, _PAGE),
+        *(False, 0.1, q.dtype, q.dtype),
+    )
+    return {
+        "self": wrapper,
+        "q_nope": q,
+        "q_pe": make(m, _HEADS, _ROPE),
+        "ckv_cache": make(_PAGES, _PAGE, _LATENT),
+        "kpe_cache": make(_PAGES, _PAGE, _ROPE),
+    }
+
+
+def _decode_mla(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("BatchDecodeMlaWithPagedKVCacheWrapper", _workspace(make))
+    wrapper.plan(*_one_page_each(make, m), _HEADS, _LATENT, _PAGE, 0.1, data_type="bfloat16")
+    return {
+        "self": wrapper,
+        "q_nope": make(m, _HEADS, _LATENT),
+        "q_pe": make(m, _HEADS, _ROPE),
+        "paged_ckv_cache": make(_PAGES, _PAGE, _LATENT),
+        "paged_kpe_cache": make(_PAGES, _PAGE, _ROPE),
+    }
+
+
+def _block_sparse(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("BlockSparseAttentionWrapper", _workspace(make), module="flashinfer.sparse")
+    rows = {name: make(_PAGE, _KV_HEADS, _HEAD) for name in ("k", "v")}
+    q = make(m, _HEADS, _HEAD)
+    wrapper.plan(
+        make(2, dtype="int32", values=(0, 1)),
+        make(1, dtype="int32"),
+        *(m, _PAGE, m, _PAGE, _HEADS, _KV_HEADS, _HEAD),
+        q_data_type=q.dtype,
+        o_data_type=q.dtype,
+    )
+    return {"self": wrapper, "q": q, **rows}
+
+
+def _variable_block_sparse(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made(
+        "VariableBlockSparseAttentionWrapper", _workspace(make), module="flashinfer.sparse"
+    )
+    sizes = make(_KV_HEADS, 1, dtype="int32", values=(m,) * _KV_HEADS)
+    q = make(_HEADS, m, _HEAD)
+    wrapper.plan(
+        make(_KV_HEADS, 1, 1, dtype="bool", values=(1,) * _KV_HEADS),
+        *(sizes, sizes, _HEADS, _KV_HEADS, _HEAD),
+        q_data_type=q.dtype,
+    )
+    return {"self": wrapper, "q": q, "k": make(_KV_HEADS, m, _HEAD), "v": make(_KV_HEADS, m, _HEAD)}
+
+
+def _attention(make: MakeTensor, m: int) -> dict[str, Any]:
+    q = make(m, _HEADS, _HEAD)
+    wrapper = _made("BatchAttention", "NHD", str(q.device))
+    pages = -(-m // _PAGE)
+    wrapper.plan(
+        make(2, dtype="int32", values=(0, m)),
+        make(2, dtype="int32", values=(0, pages)),
+        make(pages, dtype="int32", values="range"),
+        make(1, dtype="int32", values=(m,)),
+        *(_HEADS, _KV_HEADS, _HEAD, _HEAD, _PAGE),
+        causal=True,
+        q_data_type=q.dtype,
+        kv_data_type=q.dtype,
+    )
+    return {"self": wrapper, "q": q, "kv_cache": _cache(make)}
+
+
+def _run(wrapper: str, example: Example, **declared: Any) -> Op:
+    options: dict[str, Any] = {"results": with_lse, "out": ("out", "lse"), **declared}
+    return Op(f"{wrapper}.run", example, _PAIR, state=_STATE, **options)
+
+
+def _deprecated(wrapper: str, example: Example, *names: str) -> tuple[Op, ...]:
+    """The methods that set attributes of the wrapper and then run it."""
+    returns = {"forward": "Tensor", "forward_return_lse": _PAIR}
+    either = {"paged_kv_cache": "Tensor | tuple"}
+    return tuple(
+        Op(f"{wrapper}.{name}", example, returns[name], annotations=either, state=_STATE)
+        for name in names
+    )
+
+
+_BOTH = ("forward", "forward_return_lse")
+
+OPS = (
+    _run("BatchDecodeWithPagedKVCacheWrapper", _decode),
+    *_deprecated("BatchDecodeWithPagedKVCacheWrapper", _decode, *_BOTH),
+    _run("BatchPrefillWithPagedKVCacheWrapper", _prefill),
+    *_deprecated("BatchPrefillWithPagedKVCacheWrapper", _prefill, *_BOTH),
+    _run("BatchPrefillWithRaggedKVCacheWrapper", _ragged),
+    *_deprecated("BatchPrefillWithRaggedKVCacheWrapper", _ragged, *_BOTH),
+    _run(
+        "BatchMLAPagedAttentionWrapper",
+        _mla,
+        annotations={"query": "Tensor | tuple", "kv_cache": "Tensor | tuple"},
+    ),
+    _run("BatchDecodeMlaWithPagedKVCacheWrapper", _decode_mla),
+    _run("BatchAttention", _attention, results=None),
+    _run("BlockSparseAttentionWrapper", _block_sparse),
+    *_deprecated("BlockSparseAttentionWrapper", _block_sparse, "forward"),
+    # What the caller gives as its outputs has another shape than what is returned.
+    _run(
+        "VariableBlockSparseAttentionWrapper",
+        _variable_block_sparse,
+        out=(),
+        annotations={"out": "None", "lse": "None"},
+    ),
+    *_deprecated("VariableBlockSparseAttentionWrapper", _variable_block_sparse, "forward"),
+)
+
+UNCOVERED = (
+    Uncovered("PODWithPagedKVCacheWrapper.run", "it returns tuples within a tuple"),
+    Uncovered("BatchPODWithPagedKVCacheWrapper.run", "it returns tuples within a tuple"),
+)

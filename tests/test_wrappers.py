@@ -1,0 +1,66 @@
+"""Methods of FlashInfer's attention wrappers as ops, on every release of the matrix.
+
+Kernels do nothing, so plans are made and methods run on CPU tensors: upstream's own Python tells
+what a call returns, and our fakes have to say the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunChild
+from packaging.version import Version
+
+from shim.patches.op_contracts import contract
+from shim.patches.ops import OPS
+
+CHILD = Path(__file__).with_name("wrappers_child.py")
+
+#: Options of the calls, beside their examples.
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "run": [{}, {"return_lse": True}],
+    "forward": [{}],
+    "forward_return_lse": [{}],
+    "run of BatchAttention": [{}],
+}
+
+
+def asked(release: str) -> list[tuple[str, dict[str, Any]]]:
+    """The methods that a release has, with the options to call them with."""
+    version = Version(release)
+    names = [n for n, op in OPS.items() if op.owner and contract(n).row_for(version)]
+    found = []
+    for name in names:
+        owner, _, method = name.partition(".")
+        options = OPTIONS.get(f"{method} of {owner}", OPTIONS.get(method, [{}]))
+        found += [(name, each) for each in options]
+    return found
+
+
+def test_wrappers_methods_compile_and_their_fakes_are_what_upstream_returns(
+    each_release: str, run_child: RunChild
+) -> None:
+    request = asked(each_release)
+    assert request
+    child = run_child(
+        None, release=each_release, args=[CHILD, json.dumps(request)], timeout=500
+    ).json
+    problems = []
+    for (name, options), answer in zip(request, child["answers"], strict=True):
+        if child["verdicts"][name] != "applied":
+            problems.append(f"{name}: {child['verdicts'][name]}")
+        elif "error" in answer:
+            problems.append(f"{name} {options}: {answer['error']}")
+        else:
+            upstream, graphs = answer["upstream"], answer["graphs"]
+            told = [answer["compiled"] == upstream, answer["fake"] == upstream]
+            op = f"flashinfer_shim.{name.replace('.', '_')}"
+            told += [all(answer["unchanged"]), len(graphs) <= 3]
+            told += [all(calls == [op] for calls in graphs)]
+            if not all(told):
+                problems.append(f"{name} {options}: {told} {answer}")
+    if problems:
+        pytest.fail("\n".join(problems), pytrace=False)

@@ -120,7 +120,7 @@ def _needs_packages(op: str, module: str) -> bool:
 
 def _row(op: str, release: str) -> Row | None:
     version = Version(release)
-    return next((row for row in contract(op).rows if row.covers(version)), None)
+    return next((row for row in contract(OPS[op]).rows if row.covers(version)), None)
 
 
 _WHOLE = (

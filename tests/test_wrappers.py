@@ -31,7 +31,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 def asked(release: str) -> list[tuple[str, dict[str, Any]]]:
     """The methods that a release has, with the options to call them with."""
     version = Version(release)
-    names = [n for n, op in OPS.items() if op.owner and contract(n).row_for(version)]
+    names = [n for n, op in OPS.items() if op.owner and contract(op).row_for(version)]
     found = []
     for name in names:
         owner, _, method = name.partition(".")

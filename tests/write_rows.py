@@ -13,12 +13,14 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import releases
 
 sys.path.append(str(releases.ROOT))
 
+from shim.opaque.declare import Op
 from shim.patches import RELEASES
 from shim.patches.op_contracts import ROWS
 from shim.patches.ops import OPS
@@ -37,9 +39,8 @@ def index(package: Path) -> Mapping[str, list[str]]:
     for path in sorted(package.rglob("*.py")):
         module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
         module = module.removesuffix(".__init__")
-        if not _OTHERS.match(module):
-            for name in dict.fromkeys(_DEFINITION.findall(path.read_text(errors="replace"))):
-                found[name].append(module)
+        for name in dict.fromkeys(_DEFINITION.findall(path.read_text(errors="replace"))):
+            found[name].append(module)
     return found
 
 
@@ -59,10 +60,15 @@ def find(
     sources: Sources,
     modules: Mapping[str, list[str]],
     exported: Collection[tuple[str, str]],
-    name: str,
+    op: Op,
 ) -> FunctionFacts | None:
     """The function as its defining module has it; None where the release has no such function."""
+    name = op.path
     every = modules.get(name.partition(".")[0], [])
+    if op.module:
+        every = [module for module in every if fnmatchcase(module, op.module)]
+    else:
+        every = [module for module in every if not _OTHERS.match(module)]
     found = [module for module in every if not _BEHIND.match(module)] or every
     if len(found) > 1:
         found = [module for module in found if (module, name) in exported] or found
@@ -77,7 +83,7 @@ def main() -> None:
         package = releases.path(release) / "flashinfer"
         sources, modules, exported = Sources(package), index(package), exports(package)
         for name, runs in rows.items():
-            facts = find(sources, modules, exported, name)
+            facts = find(sources, modules, exported, OPS[name])
             if facts is None:
                 continue
             state = {
@@ -94,7 +100,9 @@ def main() -> None:
     absent = ", ".join(name for name, runs in rows.items() if not runs)
     if absent:
         raise SystemExit(f"no release has {absent}")
-    ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    written = ROWS.with_suffix(".new")
+    written.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    written.replace(ROWS)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ _FAMILIES = {
         *("attn_scores*", "*mqa*", "msa_ops*", "qsa", "sdsa*", "dsa_*", "token_sparse"),
         *("*attention*", "cake_fmha*", "cake_vsa*", "cake_dcp"),
     ),
-    "linear attention": ("gdn*", "gdp*", "kda*", "cake_gdp*", "mamba*", "cudnn.linear_attention"),
+    "linear_attention": ("gdn*", "gdp*", "kda*", "cake_gdp*", "mamba*", "cudnn.linear_attention"),
     "models": ("deepseek_*", "kimi_*", "qwen_*", "diffusion_ops*", "cake_minimax*"),
 }
 

@@ -41,6 +41,9 @@ class Op:
 
     Attributes:
         name: the function's, and the op's; of a method ``Class.method``.
+        function: the function's, where the op cannot have the name: another op has it.
+        module: where the function is defined (``*`` stands for any characters), if modules define
+            others of its name, too.
         example: makes the arguments of a valid call, for tests, benchmarks and ``prove``.
         arch: the architecture on which the example is a valid call, such as ``9.0``; where it is
             empty, on 10.0 and most others.
@@ -90,11 +93,18 @@ class Op:
     newest: tuple[int, int] | None = None
     arch: str = ""
     also: Mapping[str, Any] = field(default_factory=dict)
+    function: str = ""
+    module: str = ""
+
+    @property
+    def path(self) -> str:
+        """What its module calls the function, ``Class.method`` for a method."""
+        return self.function or self.name
 
     @property
     def owner(self) -> str:
         """The class of a method, empty for a function."""
-        return self.name.rpartition(".")[0]
+        return self.path.rpartition(".")[0]
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,9 @@ PATCHES = (
         Patch(
             name=op.name,
             family=family,
-            contract=op_contracts.contract(op.name),
+            contract=op_contracts.contract(op),
             builder=".declared_op",
-            cures=f"{op.name} builds and loads its kernel from Python (flashinfer #2733)",
+            cures=f"{op.path} builds and loads its kernel from Python (flashinfer #2733)",
         )
         for family, members in ops.FAMILIES.items()
         for op in members

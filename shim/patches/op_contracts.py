@@ -7,16 +7,17 @@ import json
 from pathlib import Path
 
 from ..contract import Contract, Row
+from ..opaque.declare import Op
 from ..upstream import FunctionFacts
 
-#: For each function its runs of releases, oldest first, as ``tests/write_rows.py`` writes them.
+#: For each op its function's runs of releases, oldest first, as ``tests/write_rows.py`` writes them.
 ROWS = Path(__file__).with_name("rows.json")
 
 
-def contract(function: str) -> Contract:
+def contract(op: Op) -> Contract:
     """The contract of a declared op."""
-    rows = tuple(Row(**run) for run in _runs().get(function, ()))
-    return Contract(function, (), rows, _fixed, _faulty)
+    rows = tuple(Row(**run) for run in _runs().get(op.name, ()))
+    return Contract(op.path, (), rows, _fixed, _faulty)
 
 
 @functools.cache

@@ -87,7 +87,7 @@ def _fp4(mode: str, *, transposed: bool = False, **options: object) -> Example:
 def _declared(op: Op) -> Example:
     return Example(
         patch=op.name,
-        function=op.name,
+        function=op.path,
         arguments=op.example,
         capability=op.capability,
         newest=op.newest,

@@ -14,8 +14,11 @@ from . import (
     activation,
     attention,
     cascade,
+    comm,
     fused_moe,
     gemm,
+    linear_attention,
+    models,
     norm,
     page,
     quantization,
@@ -36,6 +39,9 @@ _MODULES = {
     "topk": topk,
     "cascade": cascade,
     "attention": attention,
+    "linear_attention": linear_attention,
+    "comm": comm,
+    "models": models,
 }
 #: By the family's name, as FlashInfer's modules are called.
 FAMILIES: dict[str, tuple[Op, ...]] = {family: module.OPS for family, module in _MODULES.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...opaque.declare import MakeTensor, Op, Uncovered
-from . import wrappers
+from . import paged_attention, sparse_attention, wrappers
 
 _HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES = 8, 2, 128, 64, 4
 _PAIR = "(Tensor, Tensor)"
@@ -274,6 +274,8 @@ OPS = (
         )
     ),
     *wrappers.OPS,
+    *sparse_attention.OPS,
+    *paged_attention.OPS,
 )
 
 _TAKES_MODULE = "it takes a module of kernels as an argument"
@@ -282,4 +284,6 @@ UNCOVERED = (
     Uncovered("single_decode_with_kv_cache_with_jit_module", _TAKES_MODULE),
     Uncovered("single_prefill_with_kv_cache_with_jit_module", _TAKES_MODULE),
     *wrappers.UNCOVERED,
+    *sparse_attention.UNCOVERED,
+    *paged_attention.UNCOVERED,
 )

@@ -162,8 +162,8 @@ def install() -> None:
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
     _import_triton_kernels()
-    for module in filter(_is_installed, LATE_KERNELS):
-        importlib.import_module(module)
+    for late in filter(_is_installed, LATE_KERNELS):
+        importlib.import_module(late)
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     capability = tuple(map(int, ARCH.split(".")))

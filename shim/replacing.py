@@ -90,7 +90,8 @@ def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> 
                 changed += 1
             elif type(value) is functools.partial and id(value.func) in table:
                 _, function = table[id(value.func)]
-                value.__setstate__((function, value.args, value.keywords, vars(value)))
+                state = (function, value.args, value.keywords, vars(value))
+                value.__setstate__(state)  # type: ignore[attr-defined]
                 changed += 1
     return changed
 

@@ -32,6 +32,7 @@ from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
 from .objects import copy_object
 
 _UPSTREAM = "flashinfer"
+_LOGGING = "flashinfer.api_logging"
 #: Most of what a module holds, and the same in every world.
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), torch.dtype})
 _ABSENT = object()
@@ -198,7 +199,7 @@ class _World:
         if type(value) in _PLAIN:
             return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
-        value = original_of(value) or value
+        value = _unlogged(original_of(value) or value)
         replaced = stand_in(name, value, self.loaded)
         if replaced is not None:
             return replaced
@@ -327,6 +328,18 @@ def _without_data(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that upstream keeps in a module, as the active fake mode sees it."""
     mode = detect_fake_mode()
     return mode.from_tensor(tensor, static_shapes=True) if mode else tensor
+
+
+def _unlogged(value: Any) -> Any:
+    """The function within upstream's wrappers that log its calls, trace them or warn of them.
+
+    A call in shadow is none: the real one is logged.
+    """
+    while isinstance(value, types.FunctionType) and hasattr(value, "__wrapped__"):
+        if value.__globals__.get("__name__") != _LOGGING:
+            break
+        value = value.__wrapped__
+    return value
 
 
 def _is_upstream(module: str | None) -> bool:

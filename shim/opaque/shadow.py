@@ -21,8 +21,13 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from . import symbolic
@@ -148,6 +153,25 @@ def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[L
     return _run(function, sized, lambda world, copied, named: copied(**named))[1]
 
 
+def needed(
+    tell: Callable[[Mapping[str, Any]], tuple[Any, tuple[Loaded, ...]]],
+    arguments: Mapping[str, Any],
+) -> tuple[Loaded, ...]:
+    """The calls that a real call makes to load kernels. Its tensors are not touched.
+
+    Args:
+        tell: runs the function in shadow.
+        arguments: of the real call, by keyword.
+
+    Nothing is known of a call that cannot be made in shadow.
+    """
+    with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True):
+        try:
+            return tell({name: _sized(value, int) for name, value in arguments.items()})[1]
+        except Exception:
+            return ()
+
+
 def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
     """An argument whose sizes are what ``number`` makes of them."""
     if isinstance(value, torch.SymInt):
@@ -158,7 +182,8 @@ def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     size, stride = map(number, value.size()), map(number, value.stride())
-    return value.new_empty_strided(tuple(size), tuple(stride))
+    options: Any = {"dtype": value.dtype, "device": value.device}
+    return torch.empty_strided(tuple(size), tuple(stride), **options)
 
 
 class _WithoutDevice(TorchFunctionMode):

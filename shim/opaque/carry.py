@@ -285,10 +285,10 @@ def _enum(parameter: inspect.Parameter, kind: type[enum.Enum]) -> Carrier:
     numeric = issubclass(kind, int)
 
     def write(value: Any) -> str:
-        return value.name if isinstance(value, kind) else str(value)
+        return value.name if isinstance(value, kind) else str(int(value))
 
     def read(text: str) -> Any:
-        return int(text) if numeric and text.isdigit() else kind[text]
+        return int(text) if numeric and text.lstrip("-").isdigit() else kind[text]
 
     accepted = int if numeric else kind
     return _constant(parameter, accepted, f"a member of {kind.__name__}", write, read)

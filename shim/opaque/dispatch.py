@@ -49,11 +49,9 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
     """``op`` behind its carriers. Traced by Dynamo, so plain Python throughout."""
     if not schema.carriers:
         return op
-    names = schema.names[: schema.positional]
     carriers = tuple(schema.carriers.items())
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        named = _by_name(names, args, kwargs)
+    def traced(**named: Any) -> Any:
         for name, carrier in carriers:
             if name in named:
                 values = carrier.encode(named.pop(name))
@@ -67,7 +65,6 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
 def with_results(
     functional: Callable[..., Any],
     writing: Callable[..., Any],
-    names: tuple[str, ...],
     outs: tuple[str, ...],
     count: Callable[[Mapping[str, Any]], Count],
 ) -> Callable[..., Any]:
@@ -78,13 +75,11 @@ def with_results(
     Args:
         functional: takes no outputs and returns all results.
         writing: takes outputs too, and returns something in place of each that it was given.
-        names: the function's positional parameters in order.
-        outs: its outputs, in the order of the results.
+        outs: the function's outputs, in the order of the results.
         count: how many results a call has, from its arguments, and in what form (``declare.py``).
     """
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        named = _by_name(names, args, kwargs)
+    def traced(**named: Any) -> Any:
         given = {}
         for i, name in enumerate(outs):
             value = named.pop(name, None)
@@ -106,7 +101,6 @@ def with_results(
 def with_draws(
     drawing: Callable[..., Any],
     told: Callable[..., Any] | None,
-    names: tuple[str, ...],
     draws: tuple[str, ...],
     outs: tuple[str | None, ...],
     count: Callable[[Mapping[str, Any]], Count],
@@ -118,14 +112,12 @@ def with_draws(
     Args:
         drawing: the op whose calls all count.
         told: the op for calls that are told where in which sequence to begin, by ``draws``.
-        names: the function's positional parameters in order.
         draws: parameters of the function.
         outs: its outputs, in the order of the results.
         count: how many results a call has, from its arguments, and in what form.
     """
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        named = _by_name(names, args, kwargs)
+    def traced(**named: Any) -> Any:
         moves = told is None or any(named.get(name) is None for name in draws)
         made = drawing(**named) if moves else told(**named)  # type: ignore[misc]
         results = [made] if isinstance(made, torch.Tensor) else list(made)
@@ -164,17 +156,3 @@ def _as_wanted(results: list[torch.Tensor], wanted: Count) -> Any:
         groups.append(tuple(results[: group[0]]))
         results = results[group[0] :]
     return tuple(groups)
-
-
-def _by_name(
-    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    # By index: torch 2.9 traces zip(strict=False) as if it were strict.
-    if len(args) > len(names):
-        raise TypeError(f"takes {len(names)} positional arguments but {len(args)} were given")
-    named = {names[i]: value for i, value in enumerate(args)}
-    for name in kwargs:
-        if name in named:
-            raise TypeError(f"got multiple values for argument '{name}'")
-    named.update(kwargs)
-    return named

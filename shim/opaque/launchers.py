@@ -6,6 +6,7 @@ called, since nobody knows what it does with a tensor that has no data.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -34,11 +35,19 @@ class Loaded:
     """One call that loads a kernel module or compiles a kernel, when made for real.
 
     ``getter`` is upstream's own cached function, ``args`` and ``kwargs`` what it was called with.
+    ``tuned``: by the runner that upstream's AutoTuner falls back to; by its records it may choose
+    another.
     """
 
     getter: Any
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
+    tuned: bool = False
+
+    def __str__(self) -> str:
+        named = (f"{name}={value!r}" for name, value in self.kwargs)
+        name = getattr(self.getter, "__name__", self.getter)
+        return f"{name}({', '.join([*map(repr, self.args), *named])})"
 
 
 class _Nothing:
@@ -116,17 +125,22 @@ class _Launch:
     they have come, and all that is left to them is to launch.
     """
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Any, loaded: list[Loaded]) -> None:
         self._runner = runner
+        self._loaded = loaded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
+        before = len(self._loaded)
         try:
             return self._runner(inputs, **options)
         except TypeError:
             return None
+        finally:
+            mine = [dataclasses.replace(load, tuned=True) for load in self._loaded[before:]]
+            self._loaded[before:] = mine
 
 
 class _Tuner:
@@ -139,10 +153,12 @@ class _Tuner:
     #: Likewise.
     is_tuning_mode = False
 
-    @classmethod
-    def get(cls) -> _Tuner:
+    def __init__(self, loaded: list[Loaded]) -> None:
+        self._loaded = loaded
+
+    def get(self) -> _Tuner:
         """The only one."""
-        return _TUNER
+        return self
 
     def choose_one(
         self, custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **_: object
@@ -156,14 +172,11 @@ class _Tuner:
             tuned = inputs[spec.input_idx[0]]
             if isinstance(tuned, torch.Tensor):
                 tuned.shape[spec.dim_idx[0]]
-        return _Launch(runners[0]), -1
+        return _Launch(runners[0], self._loaded), -1
 
     def get_effective_map_to_tuning_buckets(self, config: Any, spec_idx: int = 0) -> Any:
         """The mapping without the overrides of a tuning run."""
         return config.dynamic_tensor_specs[spec_idx].map_to_tuning_buckets
-
-
-_TUNER = _Tuner()
 
 
 class _GivingNothing(_Nothing):
@@ -258,7 +271,7 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
     if name in _BUILDERS:
         return _GIVING_NOTHING
     if name == "AutoTuner":
-        return _Tuner
+        return _Tuner(loaded)
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
     if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):

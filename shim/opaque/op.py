@@ -14,11 +14,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import registry, shadow
+from .binding import binding
 from .capture import Kernels, untuned
 from .declare import Op
 from .dispatch import dispatching, encoding, with_draws, with_results
 from .identity import signature_of
-from .schema import Schema, from_signature
+from .launchers import Loaded
+from .schema import Schema, from_signature, kinds
 
 
 def build(
@@ -49,8 +51,10 @@ def build(
         Inexpressible: the function has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
     signature = signature_of(function)
+    if kernels is None:
+        needs = _seeing(op, signature, functools.partial(_needed, function))
+        kernels = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
     body = Body(
         signature,
         function if eager is None else eager,
@@ -94,9 +98,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             capturing = kernels.before_run(arguments)
             if capturing and refusal:
                 raise RuntimeError(refusal)
-            result = untuned(body.run, arguments) if capturing else body.run(**arguments)
-            kernels.after_run(arguments)
-            return result
+            return untuned(body.run, arguments) if capturing else body.run(**arguments)
 
         return run_guarded
 
@@ -116,15 +118,18 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
         return encoding(registry.define(name, tag, whole), schema)
 
+    def bound(traced: Callable[..., Any]) -> Callable[..., Any]:
+        return binding(op.path, signature, kinds(signature, op.annotations), traced)
+
     if op.draws is not None:
-        return _drawing(op, signature, register)
+        return bound(_drawing(op, signature, register))
     functional = from_signature(
         signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
     complete = functools.partial(_complete, outs=out, total=total)
     traced = register(op_name, functional, complete if op.results else _as_it_is)
     if not (out or op.results):
-        return traced
+        return bound(traced)
     mutating = traced
     if out:
         writing = from_signature(
@@ -135,9 +140,8 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             annotations=op.annotations,
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
-    names = functional.names[: functional.positional]
     count = op.results or (lambda arguments: total)
-    return with_results(traced, mutating, names, out, count)
+    return bound(with_results(traced, mutating, out, count))
 
 
 def _drawing(
@@ -161,8 +165,7 @@ def _drawing(
         refusal += f", or give {' and '.join(draws)} as tensors"
     drawing = register(op.name, schema, body, refusal=refusal)
     told = register(f"{op.name}_seeded", schema, body) if draws else None
-    names = schema.names[: schema.positional]
-    return with_draws(drawing, told, names, draws, outs, op.results or (lambda arguments: total))
+    return with_draws(drawing, told, draws, outs, op.results or (lambda arguments: total))
 
 
 def _on_copies(function: Callable[..., Any], outs: tuple[str | None, ...]) -> Callable[..., Any]:
@@ -202,6 +205,10 @@ def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[
         return None if op.fake is None else op.fake(**arguments)
 
     return by_rule if op.fake or op.returns == "()" else in_shadow
+
+
+def _needed(function: Callable[..., Any], /, **arguments: Any) -> tuple[Loaded, ...]:
+    return shadow.needed(lambda fakes: shadow.run(function, fakes), arguments)
 
 
 def _set_variables(beginnings: tuple[str, ...]) -> str:

@@ -113,6 +113,8 @@ def _define(key: str, body: Body) -> None:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         current = _bodies[key]
+        if current.ordered:
+            _keep_out_of_cuda_graphs(_overload(key))
         return current.fake(**current.schema.arguments(args, kwargs))
 
     def run_below_autograd(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
@@ -147,6 +149,21 @@ def _tags(body: Body) -> tuple[torch.Tag, ...]:
     if body.ordered:
         tags.append(torch.Tag.nondeterministic_seeded)
     unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
-    if not body.captured and unsafe is not None:
+    if (body.ordered or not body.captured) and unsafe is not None:
         tags.append(unsafe)
     return tuple(tags)
+
+
+def _keep_out_of_cuda_graphs(op: OpOverload) -> None:
+    """Have Inductor, under ``reduce-overhead``, divide a graph around an op with an effect.
+
+    It reads the tag that says so from the node that calls the op, and of such a node that is
+    ``with_effects``. So the op is named where Inductor keeps names of ops like it; by now, a fake
+    being asked for, Dynamo has loaded that.
+    """
+    from torch._inductor import config
+
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    named = getattr(config, "custom_should_partition_ops", None)
+    if named is not None and name not in named:
+        config.custom_should_partition_ops = [*named, name]

@@ -44,17 +44,13 @@ class Schema:
 
     Attributes:
         text: ``(Tensor input, ...) -> (Tensor, Tensor)``, as ``Library.define`` wants it.
-        names: the function's parameters in order.
         op_names: the op's parameters in order.
         carriers: by function parameter, how the ones that travel in parts do.
-        positional: how many of the function's parameters may be given by position.
     """
 
     text: str
-    names: tuple[str, ...]
     op_names: tuple[str, ...]
     carriers: Mapping[str, Carrier]
-    positional: int
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The function's arguments by keyword, from a call of the op.
@@ -116,9 +112,20 @@ def from_signature(
     if declared and declared[-1] == "*":
         declared.pop()
     text = f"({', '.join(_defaults_last(declared))}) -> {returns}"
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    positional = sum(p.kind is not keyword for p in signature.parameters.values())
-    return Schema(text, tuple(signature.parameters), tuple(op_names), carriers, positional)
+    return Schema(text, tuple(op_names), carriers)
+
+
+def kinds(
+    signature: inspect.Signature, annotations: Mapping[str, str]
+) -> dict[str, tuple[Any, bool]]:
+    """The type of each parameter that has a plain one, and whether it may be None."""
+    found = {}
+    for parameter in signature.parameters.values():
+        parameter = _annotated(parameter, annotations)
+        base, optional = _unwrap(parameter.annotation)
+        if carrier_for(parameter) is None and base in TYPES:
+            found[parameter.name] = (base, optional or parameter.default is None)
+    return found
 
 
 def _annotated(parameter: inspect.Parameter, annotations: Mapping[str, str]) -> inspect.Parameter:

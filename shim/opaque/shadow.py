@@ -21,8 +21,13 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from . import symbolic
@@ -32,6 +37,7 @@ from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
 from .objects import copy_object
 
 _UPSTREAM = "flashinfer"
+_LOGGING = "flashinfer.api_logging"
 #: Most of what a module holds, and the same in every world.
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), torch.dtype})
 _ABSENT = object()
@@ -147,6 +153,25 @@ def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[L
     return _run(function, sized, lambda world, copied, named: copied(**named))[1]
 
 
+def needed(
+    tell: Callable[[Mapping[str, Any]], tuple[Any, tuple[Loaded, ...]]],
+    arguments: Mapping[str, Any],
+) -> tuple[Loaded, ...]:
+    """The calls that a real call makes to load kernels. Its tensors are not touched.
+
+    Args:
+        tell: runs the function in shadow.
+        arguments: of the real call, by keyword.
+
+    Nothing is known of a call that cannot be made in shadow.
+    """
+    with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True):
+        try:
+            return tell({name: _sized(value, int) for name, value in arguments.items()})[1]
+        except Exception:
+            return ()
+
+
 def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
     """An argument whose sizes are what ``number`` makes of them."""
     if isinstance(value, torch.SymInt):
@@ -157,7 +182,8 @@ def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     size, stride = map(number, value.size()), map(number, value.stride())
-    return value.new_empty_strided(tuple(size), tuple(stride))
+    options: Any = {"dtype": value.dtype, "device": value.device}
+    return torch.empty_strided(tuple(size), tuple(stride), **options)
 
 
 class _WithoutDevice(TorchFunctionMode):
@@ -198,7 +224,7 @@ class _World:
         if type(value) in _PLAIN:
             return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
-        value = original_of(value) or value
+        value = _unlogged(original_of(value) or value)
         replaced = stand_in(name, value, self.loaded)
         if replaced is not None:
             return replaced
@@ -327,6 +353,18 @@ def _without_data(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that upstream keeps in a module, as the active fake mode sees it."""
     mode = detect_fake_mode()
     return mode.from_tensor(tensor, static_shapes=True) if mode else tensor
+
+
+def _unlogged(value: Any) -> Any:
+    """The function within upstream's wrappers that log its calls, trace them or warn of them.
+
+    A call in shadow is none: the real one is logged.
+    """
+    while isinstance(value, types.FunctionType) and hasattr(value, "__wrapped__"):
+        if value.__globals__.get("__name__") != _LOGGING:
+            break
+        value = value.__wrapped__
+    return value
 
 
 def _is_upstream(module: str | None) -> bool:

@@ -147,7 +147,9 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 
 
 def answer_for_the_machine() -> None:
-    """Where cuda.tile is installed, say that its compiler, which comes with CUDA, is there too."""
+    """Stand in for what comes with CUDA: its runtime library, and the compiler of cuda.tile."""
+    with contextlib.suppress(ModuleNotFoundError), _triton():
+        _import_comm()
     if _is_installed("cuda.tile"):
         _answer("is_cuda_tile_available", lambda *args, **options: True)
 
@@ -218,15 +220,41 @@ def _do_without_sources() -> None:
                     setattr(module, asked, forgiving(value))
 
 
+def _import_comm() -> None:
+    """Import ``flashinfer.comm``, in which many releases look for what no CPU has.
+
+    One of them wants cuda.tile too, and has no functions there for whom is without.
+    """
+    try:
+        importlib.import_module("flashinfer.comm")
+    except AssertionError:
+        # It looks for CUDA's runtime library among those that the process has loaded.
+        library: Any = ModuleType("flashinfer.comm.cuda_ipc")
+        for name in ("cudart", "CudaRTLibrary", "create_shared_buffer", "free_shared_buffer"):
+            setattr(library, name, Kernel(name))
+        sys.modules[library.__name__] = library
+        importlib.import_module("flashinfer.comm")
+
+
 def _import_triton_kernels() -> None:
-    """Import what upstream imports when it is called, without letting torch find a Triton."""
+    """Import what upstream imports when it is called."""
+    with _triton():
+        for module in TRITON_KERNELS:
+            with contextlib.suppress(ModuleNotFoundError):  # not in every release
+                importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def _triton() -> Iterator[None]:
+    """Within it Triton can be imported; torch is not to find one."""
     finder = TritonFinder()
     sys.meta_path.append(finder)
-    for module in TRITON_KERNELS:
-        importlib.import_module(module)
-    sys.meta_path.remove(finder)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
-        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+            del sys.modules[name]
 
 
 def _is_installed(module: str) -> bool:

@@ -162,9 +162,11 @@ exported = [
     if not name.startswith("_") and made_here(vars(module).get(name))
 ]
 
+import ops_kernels
 from shim.patches.ops import TRACES
 from shim.proof.making import fake
 
+ops_kernels.answer_for_the_machine()
 examples = {{each.name: each.example for traces in TRACES.values() for each in traces}}
 traced = {{}}
 for defined in {traced!r}:

@@ -42,8 +42,17 @@ TYPES: Mapping[object, str] = {
 #: Annotation of a parameter that holds whatever else was given by position, as a tuple.
 EXTRAS = object()
 
+
+class Itself:
+    """Annotation of a parameter that travels as itself, whatever it is."""
+
+
 #: The text of a parameter that stands at its default: the function's own default applies then.
 AT_DEFAULT = ""
+
+#: Where upstream's classes are defined whose objects are set up once, by all ranks, and then kept:
+#: workspaces and groups of collectives. One travels as itself, and has graphs of its own.
+_KEPT = ("flashinfer.comm.", "torch.distributed.", "torch._C._distributed_c10d")
 _NONE = "None"
 
 
@@ -98,6 +107,8 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
         return _tensor_or_number(parameter, float if float in members else int)
     if members == [torch.Generator] and has_default:
         return _generator(parameter)
+    if members == [dict] and has_default:
+        return _numbers(parameter)
     if len(members) != 1 or not isinstance(members[0], type):
         return None
     if members[0] is int and isinstance(parameter.default, enum.Enum):
@@ -108,6 +119,8 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
         return _enum(parameter, members[0])
     if dataclasses.is_dataclass(members[0]) and has_default and _is_constant(members[0]):
         return _dataclass(parameter, members[0])
+    if members[0] is Itself or members[0].__module__.startswith(_KEPT):
+        return _object(parameter, members[0])
     return None
 
 
@@ -227,6 +240,45 @@ def _generator(parameter: inspect.Parameter) -> Carrier:
         return (None if value is None else handles.number_of(value),)
 
     return Carrier((part,), encode, handles.object_of)
+
+
+def _object(parameter: inspect.Parameter, kind: type) -> Carrier:
+    """What is set up once, by its number; see :mod:`.handles`."""
+    name, optional = parameter.name, parameter.default is not inspect.Parameter.empty
+    part = Part(name, "int?" if optional else "int", "None" if optional else "", None)
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        fits = value is None or kind is Itself or isinstance(value, kind)
+        if not fits:
+            raise TypeError(f"{name} is to be a {kind.__name__}, and is {value}")
+        return (None if value is None else handles.number_of(value),)
+
+    return Carrier((part,), encode, handles.object_of)
+
+
+def _numbers(parameter: inspect.Parameter) -> Carrier:
+    """A dict of numbers, such as what a workspace was made for: text."""
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        if value is None:
+            return (AT_DEFAULT,)
+        texts = []
+        for key, item in value.items():
+            if not (item is None or isinstance(item, (bool, int, float))):
+                raise TypeError(
+                    f"{parameter.name}[{key!r}]={item} cannot be carried into a compiled graph"
+                )
+            if isinstance(item, int) and not isinstance(item, bool):
+                item = operator.index(item)  # of a symbolic number, which ties the graph to it
+            texts.append(f"{key}={item!r}")
+        return (";".join(texts),)
+
+    def decode(text: str) -> Any:
+        items = (item.partition("=") for item in text.split(";"))
+        return {key: _literal(value) for key, _, value in items}
+
+    part = Part(parameter.name, "str", f'"{AT_DEFAULT}"', AT_DEFAULT)
+    return Carrier((part,), encode, decode)
 
 
 def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:

@@ -59,6 +59,12 @@ class Op:
         draws: set where the function draws random numbers: the parameters that, all of them given,
             say where in which sequence it begins. A call without them moves on a generator of the
             process, so no such call is left out, made once for two, or made in another order.
+        collective: set where several cards take part in a call: each rank has to make it, once and
+            in the same order, so none is left out, made once for two that look alike, or moved.
+            What it writes into, it writes into copies, which are copied back. Memory that the
+            ranks share is no such parameter: nobody but them reads it.
+        returned: the name of the argument that the function returns, from the arguments given, by
+            keyword; empty where it returns a tensor of its own. For collectives alone.
         unseen: parameters that concern the contents of tensors alone; a fake is asked for with
             their defaults.
         assumed: arguments with which a fake is asked for, whatever the call gives, in releases that
@@ -83,6 +89,8 @@ class Op:
     mutates: tuple[str, ...] = ()
     out: tuple[str | None, ...] = ()
     draws: tuple[str, ...] | None = None
+    collective: bool = False
+    returned: Callable[[Mapping[str, Any]], str] | None = None
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -101,6 +109,11 @@ class Op:
     def path(self) -> str:
         """What its module calls the function, ``Class.method`` for a method."""
         return self.function or self.name
+
+    @property
+    def every_call_counts(self) -> bool:
+        """Whether a call does more than to return and to write, so that none may be left out."""
+        return self.collective or self.draws is not None
 
     @property
     def owner(self) -> str:

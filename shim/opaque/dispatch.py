@@ -133,6 +133,43 @@ def with_draws(
     return traced
 
 
+def with_writes(
+    collective: Callable[..., Any],
+    written: tuple[str, ...],
+    outs: tuple[str, ...],
+    count: Callable[[Mapping[str, Any]], Count],
+    returned: Callable[[Mapping[str, Any]], str] | None,
+) -> Callable[..., Any]:
+    """Write into arguments what an op that may not do so returns.
+
+    Args:
+        collective: the op; returns what is written behind its results.
+        written: the parameters that are written into, in the order of what is returned for them.
+        outs: its outputs among them, in the order of the results.
+        count: how many results a call has, from its arguments, and in what form.
+        returned: the argument that is returned, if it is one.
+    """
+
+    def traced(**named: Any) -> Any:
+        made = collective(**named)
+        results = [made] if isinstance(made, torch.Tensor) else list(made)
+        first = len(results) - len(written)
+        for i, name in enumerate(written):
+            if named.get(name) is not None:
+                torch.ops.aten.copy_.default(named[name], results[first + i])
+        if returned is not None:
+            name = returned(named)
+            return named[name] if name else results[0]
+        for i, name in enumerate(outs):
+            if named.get(name) is not None:
+                results[i] = named[name]
+        wanted = count(named)
+        number = _number(wanted)
+        return _as_wanted(results[:number], wanted) if number else None
+
+    return traced
+
+
 def _number(wanted: Count) -> int:
     if isinstance(wanted, int):
         return wanted

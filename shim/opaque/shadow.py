@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ from . import symbolic
 from .classes import copy_class, does_something
 from .identity import original_of
 from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
-from .objects import copy_object
+from .objects import copy_object, keeps_state
 
 _UPSTREAM = "flashinfer"
 _LOGGING = "flashinfer.api_logging"
@@ -62,7 +63,7 @@ def run(
             on the list of launchers.
         Exception: whatever upstream's Python raises for these arguments.
     """
-    return _in_a_world(function, arguments, lambda world, copied, named: copied(**named))
+    return _in_a_world(function, arguments, _call_with_copies)
 
 
 def run_method(
@@ -84,6 +85,21 @@ def run_method(
         return call(copied, copy_object(holder, world.translate), named)
 
     return _in_a_world(method, arguments, with_copy)
+
+
+def _call_with_copies(world: _World, copied: Callable[..., Any], named: Mapping[str, Any]) -> Any:
+    """Call it, each of upstream's objects among the arguments, such as a workspace, copied."""
+    return copied(
+        **{
+            name: copy_object(value, world.translate) if _is_held(value) else value
+            for name, value in named.items()
+        }
+    )
+
+
+def _is_held(value: Any) -> bool:
+    is_value = isinstance(value, tuple) or dataclasses.is_dataclass(value)
+    return keeps_state(value) and not is_value
 
 
 _Call = Callable[["_World", Callable[..., Any], Mapping[str, Any]], Any]
@@ -150,7 +166,7 @@ def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[L
     would if the size were symbolic here. May raise whatever :func:`run` does.
     """
     sized = {name: _sized(value, concrete) for name, value in arguments.items()}
-    return _run(function, sized, lambda world, copied, named: copied(**named))[1]
+    return _run(function, sized, _call_with_copies)[1]
 
 
 def needed(

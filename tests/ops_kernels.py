@@ -146,7 +146,14 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 
 
 def answer_for_the_machine() -> None:
-    """Where cuda.tile is installed, say that its compiler, which comes with CUDA, is there too."""
+    """Say what is there beside FlashInfer's Python, and what is not.
+
+    Where cuda.tile is installed its compiler is, too, which comes with CUDA. The list of Cake's
+    kernels lies among C++ sources, which our trees lack: it is empty.
+    """
+    with contextlib.suppress(ModuleNotFoundError):
+        cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
+        cake._manifest = functools.cache(lambda: {"variants": []})
     if _is_installed("cuda.tile"):
         _answer("is_cuda_tile_available", lambda *args, **options: True)
 
@@ -167,6 +174,7 @@ def install() -> None:
     answers = oracle.ANSWERS | {
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
+        "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
@@ -240,13 +248,13 @@ def _answer(asked: str, answer: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def writing() -> Iterator[None]:
-    """Within it kernels write a constant, and what nobody has written holds zeros."""
-    Kernel.writing = True
+def writing(do: bool = True) -> Iterator[None]:
+    """Within it kernels write a constant, and what nobody has written holds zeros; or neither."""
+    before, Kernel.writing = Kernel.writing, do
     try:
         yield
     finally:
-        Kernel.writing = False
+        Kernel.writing = before
 
 
 def _written(frame: FrameType | None) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from . import registry, shadow
 from .capture import Kernels, untuned
 from .declare import Op
-from .dispatch import dispatching, encoding, with_draws, with_results
+from .dispatch import Inputs, dispatching, encoding, with_draws, with_results
 from .identity import signature_of
 from .schema import Schema, from_signature
 
@@ -103,6 +103,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
     op_name = op.name.replace(".", "_")
     out = tuple(name for name in op.out if name is not None and name in signature.parameters)
     total = op.returns.count("Tensor")
+    inputs = tuple(op.inputs.items())
 
     def register(
         name: str, schema: Schema, wrap: Callable[[Callable[..., Any]], Any], *, refusal: str = ""
@@ -121,9 +122,10 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
     functional = from_signature(
         signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
-    complete = functools.partial(_complete, outs=out, total=total)
-    traced = register(op_name, functional, complete if op.results else _as_it_is)
-    if not (out or op.results):
+    complete = functools.partial(_complete, outs=out, inputs=inputs, total=total)
+    varied = op.results or inputs
+    traced = register(op_name, functional, complete if varied else _as_it_is)
+    if not (out or varied):
         return traced
     mutating = traced
     if out:
@@ -137,7 +139,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
     names = functional.names[: functional.positional]
     count = op.results or (lambda arguments: total)
-    return with_results(traced, mutating, names, out, count)
+    return with_results(traced, mutating, names, out, inputs, count)
 
 
 def _drawing(
@@ -150,7 +152,7 @@ def _drawing(
 
     def body(function: Callable[..., Any]) -> Callable[..., Any]:
         function = _on_copies(function, outs)
-        return function if total == 1 else _complete(function, outs=(), total=total)
+        return function if total == 1 else _complete(function, outs=(), inputs=(), total=total)
 
     draws = tuple(name for name in op.draws or () if name in signature.parameters)
     refusal = (
@@ -227,7 +229,7 @@ def _silent(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _complete(
-    function: Callable[..., Any], *, outs: tuple[str, ...], total: int
+    function: Callable[..., Any], *, outs: tuple[str, ...], inputs: Inputs, total: int
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
@@ -241,6 +243,7 @@ def _complete(
         there = {i for i, result in enumerate(results) if result is not None}
         for i in given & there:
             _deliver(results[i], arguments[outs[i]])
+        given |= {i for i, given_back in inputs if given_back(arguments) is not None}
         return tuple(
             results[i] if i in there - given else torch.empty(0, device=results[0].device)
             for i in range(total)

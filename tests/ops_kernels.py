@@ -147,9 +147,16 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 
 
 def answer_for_the_machine() -> None:
-    """Stand in for what comes with CUDA: its runtime library, and the compiler of cuda.tile."""
+    """Say what is there beside FlashInfer's Python, and what is not.
+
+    CUDA's runtime library is, and the compiler of cuda.tile where that is installed. The list of
+    Cake's kernels lies among C++ sources, which our trees lack: it is empty.
+    """
     with contextlib.suppress(ModuleNotFoundError), _triton():
         _import_comm()
+    with contextlib.suppress(ModuleNotFoundError):
+        cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
+        cake._manifest = functools.cache(lambda: {"variants": []})
     if _is_installed("cuda.tile"):
         _answer("is_cuda_tile_available", lambda *args, **options: True)
 
@@ -274,13 +281,13 @@ def _answer(asked: str, answer: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def writing() -> Iterator[None]:
-    """Within it kernels write a constant, and what nobody has written holds zeros."""
-    Kernel.writing = True
+def writing(do: bool = True) -> Iterator[None]:
+    """Within it kernels write a constant, and what nobody has written holds zeros; or neither."""
+    before, Kernel.writing = Kernel.writing, do
     try:
         yield
     finally:
-        Kernel.writing = False
+        Kernel.writing = before
 
 
 def _written(frame: FrameType | None) -> list[torch.Tensor]:

@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 
-from .declare import Count
+from .declare import Count, GivenBack
 from .identity import take_over
 from .schema import Schema
+
+#: By number, which argument a result is, if it is one.
+Inputs = tuple[tuple[int, GivenBack], ...]
 
 
 def dispatching(
@@ -66,16 +69,18 @@ def with_results(
     functional: Callable[..., Any],
     writing: Callable[..., Any],
     outs: tuple[str, ...],
+    inputs: Inputs,
     count: Callable[[Mapping[str, Any]], Count],
 ) -> Callable[..., Any]:
     """Choose between two ops by whether the caller gives outputs; return what the function would.
 
-    An op may not return its input, so the outputs that were given are put back among the results.
+    An op may not return its input, so what was given is put back among the results.
 
     Args:
         functional: takes no outputs and returns all results.
         writing: takes outputs too, and returns something in place of each that it was given.
         outs: the function's outputs, in the order of the results.
+        inputs: results that may be arguments given back.
         count: how many results a call has, from its arguments, and in what form (``declare.py``).
     """
 
@@ -92,6 +97,10 @@ def with_results(
             made = functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
+        for i, given_back in inputs:
+            argument = given_back(named)
+            if i not in given and argument is not None:
+                given[i] = argument
         results = [given[i] if i in given else made[i] for i in range(_number(wanted))]
         return _as_wanted(results, wanted)
 

@@ -17,7 +17,7 @@ from . import registry, shadow
 from .binding import binding
 from .capture import Kernels, untuned
 from .declare import Op
-from .dispatch import dispatching, encoding, with_draws, with_results, with_writes
+from .dispatch import Inputs, dispatching, encoding, with_draws, with_results, with_writes
 from .identity import signature_of
 from .launchers import Loaded
 from .schema import Schema, from_signature, kinds
@@ -105,6 +105,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
     op_name = op.name.replace(".", "_")
     out = tuple(name for name in op.out if name is not None and name in signature.parameters)
     total = op.returns.count("Tensor")
+    inputs = tuple(op.inputs.items())
 
     def register(
         name: str,
@@ -133,9 +134,10 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
     functional = from_signature(
         signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
-    complete = functools.partial(_complete, outs=out, total=total)
-    traced = register(op_name, functional, complete if op.results else _as_it_is)
-    if not (out or op.results):
+    complete = functools.partial(_complete, outs=out, inputs=inputs, total=total)
+    varied = op.results or inputs
+    traced = register(op_name, functional, complete if varied else _as_it_is)
+    if not (out or varied):
         return bound(traced)
     mutating = traced
     if out:
@@ -148,7 +150,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
     count = op.results or (lambda arguments: total)
-    return bound(with_results(traced, mutating, out, count))
+    return bound(with_results(traced, mutating, out, inputs, count))
 
 
 def _drawing(
@@ -161,7 +163,7 @@ def _drawing(
 
     def body(function: Callable[..., Any]) -> Callable[..., Any]:
         function = _on_copies(function, outs)
-        return function if total == 1 else _complete(function, outs=(), total=total)
+        return function if total == 1 else _complete(function, outs=(), inputs=(), total=total)
 
     draws = tuple(name for name in op.draws or () if name in signature.parameters)
     refusal = (
@@ -302,7 +304,7 @@ def _silent(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _complete(
-    function: Callable[..., Any], *, outs: tuple[str, ...], total: int
+    function: Callable[..., Any], *, outs: tuple[str, ...], inputs: Inputs, total: int
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
@@ -316,6 +318,7 @@ def _complete(
         there = {i for i, result in enumerate(results) if result is not None}
         for i in given & there:
             _deliver(results[i], arguments[outs[i]])
+        given |= {i for i, given_back in inputs if given_back(arguments) is not None}
         return tuple(
             results[i] if i in there - given else torch.empty(0, device=results[0].device)
             for i in range(total)

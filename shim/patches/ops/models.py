@@ -9,6 +9,11 @@ from ...opaque.declare import Example, MakeTensor, Op, Uncovered
 _FP8, _FP4, _BYTES, _SCALE = "float8_e4m3fn", "uint8", "uint8", "float32"
 _BLACKWELL, _SM120 = (10, 0), (12, 0)
 
+#: Positions of a table for rotary embeddings.
+_POSITIONS = 1000
+#: Kimi K3: its hidden size, experts, and sizes within its MoE on one of eight cards.
+_KIMI, _EXPERTS, _LATENT, _SHARED = 7168, 896, 3584, 768
+
 #: MiniMax H3: the sizes of its layers, and rows of the tables that modulate them.
 _H3, _H3_FFN, _H3_HEADS, _H3_HEAD, _H3_TABLE = 5376, 14336, 56, 128, 9
 _H3_ATTENTION = _H3_HEADS * _H3_HEAD
@@ -172,6 +177,70 @@ def _h3_pack(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**heads, "P": 2, "format": "nvfp4", "out_global_scale": _number(make)}
 
 
+def _rope_tables(make: MakeTensor, m: int) -> dict[str, Any]:
+    positions = make(m, dtype="int64", values="range")
+    return {"positions": positions, "cos_sin_cache": make(_POSITIONS, 64)}
+
+
+def _attn_res(make: MakeTensor, m: int) -> dict[str, Any]:
+    weights = ("norm_weight", "qk_weight", "output_norm_weight")
+    return {
+        **{name: make(m, _KIMI) for name in ("prefix", "delta", "out")},
+        "blocks": make(m, 8, _KIMI),
+        **{name: make(_KIMI) for name in weights},
+        "num_blocks": 4,
+        "block_write_idx": 4,
+    }
+
+
+def _latent_front(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "x": make(m, _KIMI),
+        "gate_weight": make(_EXPERTS, _KIMI),
+        "down_weight": make(_LATENT, _KIMI),
+        "shared_gate_up_weight": make(2 * _SHARED, _KIMI),
+        "logits": make(m, _EXPERTS, dtype=_SCALE),
+        "latent": make(m, _LATENT),
+        "shared_act": make(m, _SHARED),
+    }
+
+
+def _latent_tail(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "routed": make(2, m, _LATENT),
+        "norm_weight": make(_LATENT),
+        "up_weight": make(_KIMI, _LATENT),
+        "shared_act": make(m, _SHARED),
+        "shared_down_weight": make(_KIMI, _SHARED),
+        "out": make(m, _KIMI),
+        "y_workspace": make(m, _LATENT),
+        "tp": 8,
+        "rank": 0,
+    }
+
+
+def _given(*names: str) -> Any:
+    """A fake of a function that returns what it is given to write into."""
+
+    def fake(**arguments: Any) -> Any:
+        outputs = tuple(arguments[name] for name in names)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return fake
+
+
+def _quantized_cache(x: Any, format: str, out: Any = None, **_: Any) -> Any:
+    width = 288 if format == "main_kv_fp4" else 528
+    pages = (x.shape[0] + 63) // 64
+    return x.new_empty((pages, 64, 1, width), dtype=_uint8()) if out is None else out
+
+
+def _uint8() -> Any:
+    import torch  # declarations are read without torch
+
+    return torch.uint8
+
+
 def _h3(name: str, example: Example, *workspaces: str, **declared: Any) -> Op:
     """A layer of MiniMax H3, which may be given its output and what it writes on the way."""
     options: dict[str, Any] = {"capability": _BLACKWELL, **declared}
@@ -219,11 +288,70 @@ OPS: tuple[Op, ...] = (
         out=("out_q", "out_sf"),
         capability=_BLACKWELL,
     ),
+    # By rule, since in shadow these three look up the number of tokens in tables of kernels, and a
+    # symbolic one cannot be looked up.
+    Op(
+        "kimi_k3_attn_res",
+        _attn_res,
+        mutates=("prefix", "blocks"),
+        out=("out",),
+        fake=_given("out"),
+        capability=_BLACKWELL,
+    ),
+    Op(
+        "kimi_k3_latent_moe_front",
+        _latent_front,
+        "(Tensor, Tensor, Tensor)",
+        out=("logits", "latent", "shared_act"),
+        fake=_given("logits", "latent", "shared_act"),
+        capability=_BLACKWELL,
+    ),
+    Op(
+        "kimi_k3_latent_moe_tail",
+        _latent_tail,
+        mutates=("y_workspace",),
+        out=("out",),
+        fake=_given("out"),
+        capability=_BLACKWELL,
+    ),
+    *(
+        Op(
+            f"qwen_3_{version}_block_rope_tables",
+            _rope_tables,
+            "(Tensor, Tensor)",
+            out=("out_cos", "out_sin"),
+        )
+        for version in (5, 8)
+    ),
+    Op(
+        "qwen_3_8_block_rope_position_tables",
+        lambda make, m: {"cos_sin_cache": make(_POSITIONS, 64), "num_positions": m},
+        "(Tensor, Tensor)",
+    ),
+    Op(
+        "deepseek_v41_quantize_cache",
+        lambda make, m: {"x": make(m, 512), "format": "swa_mxfp8"},
+        out=("out",),
+        # Its module imports Triton, which torch for CPUs comes without.
+        fake=_quantized_cache,
+        annotations={"x": "Tensor", "format": "str", "out": "Tensor", "slots": "Tensor"},
+        capability=_BLACKWELL,
+        newest=_BLACKWELL,
+    ),
 )
 
-UNCOVERED: tuple[Uncovered, ...] = tuple(
-    Uncovered(
-        f"MiniMaxH3{name}.run", "it takes the very tensors that it was prepared with, and no copies"
-    )
-    for name in ("Mxfp8PreAttention", "Nvfp4PreAttention", "QkvQuantizePack")
+_PLAN = "it returns a plan, an object of a class of its own"
+
+UNCOVERED: tuple[Uncovered, ...] = (
+    *(
+        Uncovered(
+            f"MiniMaxH3{name}.run",
+            "it takes the very tensors that it was prepared with, and no copies",
+        )
+        for name in ("Mxfp8PreAttention", "Nvfp4PreAttention", "QkvQuantizePack")
+    ),
+    Uncovered("deepseek_v41_decode", _PLAN),
+    Uncovered("deepseek_v41_window_decode", _PLAN),
+    Uncovered("kimi_k3_tp12_tail", "it takes its workspace as an object of a class of its own"),
+    Uncovered("kimi_k3_vision_tower", "it takes its weights as an object of a class of its own"),
 )

@@ -141,7 +141,7 @@ def without(subjects: Mapping[str, Subject], request: Json) -> Json:
     answers: Json = {name: {} for name in subjects}
     for name, subject in subjects.items():
         answers[name]["premise"] = child_side.error_of(functools.partial(premise, subject))
-    ops_kernels.install()
+    ops_kernels.install({subject.plan["module"] for subject in subjects.values()})
     for name, subject in subjects.items():
         answer, maker = answers[name], Maker(meaningless)
         cases = request["cases"][:: subject.plan["every"]]
@@ -181,7 +181,7 @@ def with_us(subjects: Mapping[str, Subject], request: Json) -> Json:
             maker = Maker(making.fake())
             answer["fake"] = [outcome(subject, maker, case) for case in cases]
     left = left_behind()
-    ops_kernels.install()
+    ops_kernels.install({subject.plan["module"] for subject in subjects.values()})
     run_ops_on_the_device()
     for name, subject in subjects.items():
         answer, maker = answers[name], Maker(meaningless)

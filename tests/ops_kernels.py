@@ -13,10 +13,11 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,8 @@ class Kernel(oracle.Stub):
             return Kernel("object")  # of the module's, with kernels of its own
         if "workspace_size" in self.__name__:
             return 0
+        if self.__name__ == "cdiv":  # of Triton, called on the host too
+            return -(-args[0] // args[1])
         # A compiled kernel may be given pointers alone.
         if self.__name__ != "compiled" and not tensors_of([*args, *options.values()]):
             return Kernel("part")  # a step on the way to a kernel
@@ -161,8 +164,12 @@ def answer_for_the_machine() -> None:
         _answer("is_cuda_tile_available", lambda *args, **options: True)
 
 
-def install() -> None:
-    """Replace the launchers in all of FlashInfer, which has been imported."""
+def install(modules: Collection[str] = ()) -> None:
+    """Replace the launchers in all of FlashInfer, which has been imported.
+
+    Args:
+        modules: whose functions will be called, with what those import then.
+    """
     core: Any = importlib.import_module("flashinfer.jit.core")
     core.JitSpec.build_and_load = lambda *args, **options: Kernel("module")
     for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
@@ -170,13 +177,20 @@ def install() -> None:
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
-    _import_triton_kernels()
-    for late in filter(_is_installed, LATE_KERNELS):
-        importlib.import_module(late)
+    late = itertools.chain(*map(_late_imports, modules))
+    _import_late([*TRITON_KERNELS, *LATE_KERNELS, *late])
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
+        "_RAW_STREAM": lambda index: 0,
+        "_CAPTURING": lambda: False,
+        "_use_raw_stream": lambda *args: contextlib.nullcontext(),
+        "_control_words": lambda *args, **options: (None, None),
+        "_CURRENT_DEVICE": lambda: 0,
+        "_front_resident_clusters": lambda index, arch, size: 74,
+        "load_cake_kimi_k3_latent_moe_module": lambda *args: Kernel("module"),
+        "load_cake_megamoe_topk_reduce_module": lambda *args: Kernel("module"),
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
@@ -187,9 +201,14 @@ def install() -> None:
             for made in filter(MAKERS.fullmatch, list(vars(module))):
                 if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
+            if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
+                vars(module)["load"] = functools.cache(lambda *args: Kernel("module"))  # of Cake
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
+    with contextlib.suppress(ImportError):  # older releases have no programs
+        programs: Any = importlib.import_module("flashinfer.jit.cake_program")
+        programs._load = functools.cache(lambda program, target: Kernel("module"))
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:
@@ -243,11 +262,11 @@ def _import_comm() -> None:
         importlib.import_module("flashinfer.comm")
 
 
-def _import_triton_kernels() -> None:
-    """Import what upstream imports when it is called."""
+def _import_late(modules: Iterable[str]) -> None:
+    """Import what upstream imports when it is called, where a release has it."""
     with _triton():
-        for module in TRITON_KERNELS:
-            with contextlib.suppress(ModuleNotFoundError):  # not in every release
+        for module in modules:
+            if _is_installed(module):
                 importlib.import_module(module)
 
 
@@ -262,6 +281,18 @@ def _triton() -> Iterator[None]:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
             del sys.modules[name]
+
+
+def _late_imports(module: str) -> Iterator[str]:
+    """The experimental modules of FlashInfer that functions of ``module`` import."""
+    loaded = sys.modules[module]
+    for function in ast.walk(ast.parse(inspect.getsource(loaded))):
+        for node in ast.walk(function) if isinstance(function, ast.FunctionDef) else ():
+            if isinstance(node, ast.ImportFrom) and "experimental" in (node.module or ""):
+                name = "." * node.level + (node.module or "")
+                package = importlib.util.resolve_name(name, loaded.__package__)
+                yield package
+                yield from (f"{package}.{alias.name}" for alias in node.names)
 
 
 def _is_installed(module: str) -> bool:

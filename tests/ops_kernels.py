@@ -176,6 +176,9 @@ def install() -> None:
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
+    with contextlib.suppress(ImportError):  # older releases have no programs
+        programs: Any = importlib.import_module("flashinfer.jit.cake_program")
+        programs._load = functools.cache(lambda program, target: Kernel("module"))
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:

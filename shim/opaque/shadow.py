@@ -86,14 +86,19 @@ _Call = Callable[["_World", Callable[..., Any], Mapping[str, Any]], Any]
 def _in_a_world(
     function: Callable[..., Any], arguments: Mapping[str, Any], call: _Call
 ) -> tuple[Any, tuple[Loaded, ...]]:
-    try:
-        return _run(function, arguments, call)
-    except TypeError as fault:
-        if "SymInt" not in str(fault):
-            raise
-        # It looks something up by a symbolic size, which has no hash: tie the graph to the sizes.
-        sized = {name: _sized(value, int) for name, value in arguments.items()}
-        return _run(function, sized, call)
+    # It may look something up by a symbolic number, which has no hash: tie the graph to the numbers
+    # that were given, and to the sizes only if need be.
+    for tied in (False, True):
+        try:
+            return _run(function, arguments, call)
+        except TypeError as fault:
+            if "SymInt" not in str(fault):
+                raise
+        arguments = {
+            name: _sized(value, int) if tied or isinstance(value, torch.SymInt) else value
+            for name, value in arguments.items()
+        }
+    return _run(function, arguments, call)
 
 
 def _run(

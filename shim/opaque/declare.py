@@ -55,6 +55,8 @@ class Op:
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
             result that nobody can give; where the caller gives one it is written into and returned.
+        part: where the function returns a part of an output that it was given: which, from the
+            arguments and the output. Traced by Dynamo, likewise.
         draws: set where the function draws random numbers: the parameters that, all of them given,
             say where in which sequence it begins. A call without them moves on a generator of the
             process, so no such call is left out, made once for two, or made in another order.
@@ -81,6 +83,7 @@ class Op:
     results: Callable[[Mapping[str, Any]], Count] | None = None
     mutates: tuple[str, ...] = ()
     out: tuple[str | None, ...] = ()
+    part: Callable[[Mapping[str, Any], Any], Any] | None = None
     draws: tuple[str, ...] | None = None
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)

@@ -70,6 +70,7 @@ def with_results(
     names: tuple[str, ...],
     outs: tuple[str, ...],
     count: Callable[[Mapping[str, Any]], Count],
+    part: Callable[[Mapping[str, Any], Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """Choose between two ops by whether the caller gives outputs; return what the function would.
 
@@ -81,6 +82,7 @@ def with_results(
         names: the function's positional parameters in order.
         outs: its outputs, in the order of the results.
         count: how many results a call has, from its arguments, and in what form (``declare.py``).
+        part: what is returned of an output that was given, where it is not all of it.
     """
 
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -97,6 +99,8 @@ def with_results(
             made = functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
+        if part is not None:
+            given = {i: part(named, value) for i, value in given.items()}
         number = wanted if isinstance(wanted, int) else wanted[0]
         return _as_wanted([given[i] if i in given else made[i] for i in range(number)], wanted)
 

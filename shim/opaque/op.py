@@ -137,7 +137,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
     names = functional.names[: functional.positional]
     count = op.results or (lambda arguments: total)
-    return with_results(traced, mutating, names, out, count)
+    return with_results(traced, mutating, names, out, count, op.part)
 
 
 def _drawing(

@@ -28,8 +28,9 @@ class MakeTensor(Protocol):
         ...
 
 
-#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None.
-Count = int | list[int] | tuple[int, int]
+#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None,
+#: ``((2,), (1,))`` a tuple of a pair and a tuple of one.
+Count = int | list[int] | tuple[int, int] | tuple[tuple[int], ...]
 
 #: Arguments of one valid call for ``m`` rows, by keyword.
 Example = Callable[[MakeTensor, int], Mapping[str, Any]]

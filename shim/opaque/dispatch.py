@@ -99,10 +99,15 @@ def with_results(
             made = functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
+<<<<<<< HEAD
         if part is not None:
             given = {i: part(named, value) for i, value in given.items()}
         number = wanted if isinstance(wanted, int) else wanted[0]
         return _as_wanted([given[i] if i in given else made[i] for i in range(number)], wanted)
+=======
+        results = [given[i] if i in given else made[i] for i in range(_number(wanted))]
+        return _as_wanted(results, wanted)
+>>>>>>> 7be84686956c49a223c100103735ccd90ac97c2f
 
     return traced
 
@@ -140,18 +145,34 @@ def with_draws(
                 torch.ops.aten.copy_.default(out, results[i])
                 results[i] = out
         wanted = count(named)
-        number = wanted if isinstance(wanted, int) else wanted[0]
-        return _as_wanted(results[:number], wanted)
+        return _as_wanted(results[: _number(wanted)], wanted)
 
     return traced
+
+
+def _number(wanted: Count) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    number = 0
+    for group in wanted:
+        if isinstance(group, int):
+            return group
+        number += group[0]
+    return number
 
 
 def _as_wanted(results: list[torch.Tensor], wanted: Count) -> Any:
     if isinstance(wanted, list):
         return results
-    if isinstance(wanted, tuple):
-        return (*results, *[None] * (wanted[1] - len(results)))
-    return results[0] if wanted == 1 else tuple(results)
+    if isinstance(wanted, int):
+        return results[0] if wanted == 1 else tuple(results)
+    groups = []
+    for group in wanted:
+        if isinstance(group, int):
+            return (*results, *[None] * (wanted[1] - len(results)))  # type: ignore[operator]
+        groups.append(tuple(results[: group[0]]))
+        results = results[group[0] :]
+    return tuple(groups)
 
 
 def _by_name(

@@ -236,7 +236,7 @@ def _complete(
 
     def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
         returned = function(**arguments)
-        results = (returned,) if isinstance(returned, torch.Tensor) else tuple(returned)
+        results = _flat(returned)
         given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
         there = {i for i, result in enumerate(results) if result is not None}
         for i in given & there:
@@ -247,6 +247,12 @@ def _complete(
         )
 
     return complete
+
+
+def _flat(returned: Any) -> tuple[Any, ...]:
+    if returned is None or isinstance(returned, torch.Tensor):
+        return (returned,)
+    return tuple(result for item in returned for result in _flat(item))
 
 
 def _deliver(result: torch.Tensor, given: torch.Tensor) -> None:

@@ -161,7 +161,7 @@ def _deepgemm_paged(make: MakeTensor, m: int) -> dict[str, Any]:
         "weights": make(m, 64, dtype="float32"),
         "context_lens": make(m, 1, dtype="int32"),
         "block_table": make(m, _PAGES, dtype="int32"),
-        "schedule_meta": None,
+        "schedule_meta": make(133, 2, dtype="int32"),
         "max_context_len": _KEYS,
     }
 
@@ -215,7 +215,8 @@ _LOGITS = (
             function=function,
             module=f"flashinfer.{where}*",
             out=out,
-            mutates=("schedule_meta",),
+            # That of compute capability 12.0 is made anew; the other is never read.
+            mutates=("schedule_meta",) if arch else (),
             annotations=_DEEPGEMM,
             arch=arch,
             capability=capability,

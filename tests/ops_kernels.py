@@ -168,6 +168,10 @@ def install() -> None:
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
+        **dict.fromkeys(
+            ("get_num_sm", "get_device_sm_count", "device_sm_count"),
+            lambda device: torch.cuda.get_device_properties(device).multi_processor_count,
+        ),
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),

@@ -99,15 +99,10 @@ def with_results(
             made = functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
-<<<<<<< HEAD
         if part is not None:
             given = {i: part(named, value) for i, value in given.items()}
-        number = wanted if isinstance(wanted, int) else wanted[0]
-        return _as_wanted([given[i] if i in given else made[i] for i in range(number)], wanted)
-=======
         results = [given[i] if i in given else made[i] for i in range(_number(wanted))]
         return _as_wanted(results, wanted)
->>>>>>> 7be84686956c49a223c100103735ccd90ac97c2f
 
     return traced
 

@@ -191,6 +191,10 @@ def install(modules: Collection[str] = ()) -> None:
         "_front_resident_clusters": lambda index, arch, size: 74,
         "load_cake_kimi_k3_latent_moe_module": lambda *args: Kernel("module"),
         "load_cake_megamoe_topk_reduce_module": lambda *args: Kernel("module"),
+        **dict.fromkeys(
+            ("get_num_sm", "get_device_sm_count", "device_sm_count"),
+            lambda device: torch.cuda.get_device_properties(device).multi_processor_count,
+        ),
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),

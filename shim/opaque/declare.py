@@ -62,6 +62,8 @@ class Op:
         inputs: results that may be arguments given back, such as a state, by their number: from the
             arguments given, by keyword, the one that it is, or None. Traced by Dynamo, likewise.
             What the function wrote into such a one is declared by ``mutates``.
+        part: where the function returns a part of an output that it was given: which, from the
+            arguments and the output. Traced by Dynamo, likewise.
         draws: set where the function draws random numbers: the parameters that, all of them given,
             say where in which sequence it begins. A call without them moves on a generator of the
             process, so no such call is left out, made once for two, or made in another order.
@@ -95,6 +97,7 @@ class Op:
     mutates: tuple[str, ...] = ()
     out: tuple[str | None, ...] = ()
     inputs: Mapping[int, GivenBack] = field(default_factory=dict)
+    part: Callable[[Mapping[str, Any], Any], Any] | None = None
     draws: tuple[str, ...] | None = None
     collective: bool = False
     returned: Callable[[Mapping[str, Any]], str] | None = None

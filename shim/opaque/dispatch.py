@@ -71,6 +71,7 @@ def with_results(
     outs: tuple[str, ...],
     inputs: Inputs,
     count: Callable[[Mapping[str, Any]], Count],
+    part: Callable[[Mapping[str, Any], Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """Choose between two ops by whether the caller gives outputs; return what the function would.
 
@@ -82,6 +83,7 @@ def with_results(
         outs: the function's outputs, in the order of the results.
         inputs: results that may be arguments given back.
         count: how many results a call has, from its arguments, and in what form (``declare.py``).
+        part: what is returned of an output that was given, where it is not all of it.
     """
 
     def traced(**named: Any) -> Any:
@@ -97,6 +99,8 @@ def with_results(
             made = functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
+        if part is not None:
+            given = {i: part(named, value) for i, value in given.items()}
         for i, given_back in inputs:
             argument = given_back(named)
             if i not in given and argument is not None:

@@ -150,7 +150,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
     count = op.results or (lambda arguments: total)
-    return bound(with_results(traced, mutating, out, inputs, count))
+    return bound(with_results(traced, mutating, out, inputs, count, op.part))
 
 
 def _drawing(

@@ -271,7 +271,8 @@ class _World:
 
     def _contents(self, value: Any) -> Any:
         """A copy of a container: upstream's is not written into, and may hold functions."""
-        kind = {dict: _Table, set: _Set}.get(type(value))
+        kinds: dict[type, Callable[[], Any]] = {dict: _Table, set: _Set}
+        kind = kinds.get(type(value))
         copied = kind() if kind else copy.copy(value)
         copied.clear()
         # In the table before it is filled, since it may hold itself.

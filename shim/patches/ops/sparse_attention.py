@@ -18,7 +18,7 @@ def _with_lse(given: Mapping[str, Any]) -> int:
 
 
 def _paged(make: MakeTensor, m: int) -> dict[str, Any]:
-    """m sequences of one query each."""
+    """M sequences of one query each."""
     return {
         "page_table": make(m, _PAGES, dtype="int32"),
         "seqused_k": make(m, dtype="int32"),
@@ -116,7 +116,7 @@ _INDEX, _INDEX_PAGE, _KEYS = 128, 64, 256
 
 
 def _logits(make: MakeTensor, m: int) -> dict[str, Any]:
-    """m sequences of one query each."""
+    """M sequences of one query each."""
     return {
         "q": make(m, 1, 64, _INDEX, dtype="float8_e4m3fn"),
         "kv_fused": make(_PAGES, _INDEX_PAGE, 1, _INDEX + 4, dtype="uint8"),
@@ -257,7 +257,7 @@ def _scores(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _selection(make: MakeTensor, m: int) -> dict[str, Any]:
-    """m tiles of 128 queries each."""
+    """M tiles of 128 queries each."""
     rows = 128 * m
     return {
         "query": make(rows, _INDEX),
@@ -315,7 +315,7 @@ def _token_slots(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _union_masks(make: MakeTensor, m: int) -> dict[str, Any]:
-    """m groups of two tokens each."""
+    """M groups of two tokens each."""
     return {
         "positions": make(2 * m, 1024, dtype="int32"),
         "query_rows": make(2 * m, dtype="int32"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -28,6 +30,14 @@ def on(device: str, seed: int = 0) -> MakeTensor:
         return torch.randn(size, generator=generator).to(kind).to(device)
 
     return make
+
+
+def arguments_of(
+    function: Callable[..., Any], arguments: Mapping[str, Any], also: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An example's arguments, and those in ``also`` for which this release has a parameter."""
+    parameters = inspect.signature(function).parameters if also else ()
+    return {**arguments, **{name: also[name] for name in also if name in parameters}}
 
 
 def fake(device: str = "cuda") -> MakeTensor:

@@ -54,9 +54,10 @@ def binding(
                 raise TypeError(f"{function}() missing a required argument: '{name}'")
         for name, value in named.items():
             # First what is usual, since tracing a call takes time.
-            if name in judged and type(value) is not judged[name]:
-                if value is not None or name not in optional:
-                    named[name] = _JUDGES[judged[name]](value, function, name)
+            if name not in judged or type(value) is judged[name]:
+                continue
+            if value is not None or name not in optional:
+                named[name] = _JUDGES[judged[name]](value, function, name)
         return call(**named)
 
     return traced

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ import shim
 from shim.opaque.declare import Op
 from shim.patches.ops import OPS
 from shim.proof.examples import unfit
-from shim.proof.making import on
+from shim.proof.making import arguments_of, on
 
 ROWS = (1, 7, 16, 129)
 BACKENDS = ("eager", "aot_eager", "inductor")
@@ -52,6 +53,11 @@ def tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (tuple, list)):
         return [tensor for item in value for tensor in tensors(item)]
     return []
+
+
+def example(op: Op, function: Callable[..., Any], m: int) -> dict[str, Any]:
+    """Arguments of a call for ``m`` rows; of a method its object, planned anew, is one of them."""
+    return arguments_of(function, op.example(on("cuda"), m), op.also)
 
 
 def outcome(call: Callable[..., Any], op: Op, arguments: Arguments) -> Outcome:
@@ -99,14 +105,14 @@ def try_op(op: Op, function: Callable[..., Any]) -> dict[str, Any]:
     """One row of the table."""
     row: dict[str, Any] = {"op": op.name, "ways": {}}
     try:
-        outcome(function, op, op.example(on("cuda"), 16))
+        outcome(function, op, example(op, function, 16))
         torch.cuda.synchronize()
     except Exception as error:
         row["refused"] = first_line(error)
         return row
 
     def each(call: Callable[..., Any]) -> dict[int, Outcome]:
-        return {m: outcome(call, op, op.example(on("cuda"), m)) for m in ROWS}
+        return {m: outcome(call, op, example(op, function, m)) for m in ROWS}
 
     eager, again = each(function), each(function)
     noise = row["spread"] = max(spread(eager[m], again[m]) for m in ROWS)
@@ -118,7 +124,7 @@ def try_op(op: Op, function: Callable[..., Any]) -> dict[str, Any]:
         except Exception as error:
             row["ways"][backend] = first_line(error)
     try:
-        replayed = {m: replay(op, compiled_for_capture(function), m) for m in ROWS}
+        replayed = {m: replay(op, function, compiled_for_capture(function), m) for m in ROWS}
         row["ways"]["CUDA graph"] = agreement(eager, noise, replayed)
     except Exception as error:
         if op.draws is not None and "random generator" in str(error):
@@ -126,7 +132,7 @@ def try_op(op: Op, function: Callable[..., Any]) -> dict[str, Any]:
             return row
         row["ways"]["CUDA graph"] = first_line(error)
         with contextlib.suppress(Exception):  # the kernel's own host code may refuse a capture
-            replay(op, function, ROWS[0])
+            replay(op, function, function, ROWS[0])
             return row
         row["ways"]["CUDA graph"] = NOT_CAPTURED
     return row
@@ -144,15 +150,15 @@ def step_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def replay(op: Op, call: Callable[..., Any], m: int) -> Outcome:
+def replay(op: Op, function: Callable[..., Any], call: Callable[..., Any], m: int) -> Outcome:
     """Capture a call, restore its inputs, replay it."""
-    arguments = op.example(on("cuda"), m)
+    arguments = example(op, function, m)
     call(**arguments)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         returned = call(**arguments)
-    fresh = op.example(on("cuda"), m)
+    fresh = example(op, function, m)
     for held, new in zip(tensors([*arguments.values()]), tensors([*fresh.values()]), strict=True):
         held.copy_(new)
     graph.replay()
@@ -255,8 +261,9 @@ def importable(module: str) -> bool:
 
 
 def live(target: str) -> Callable[..., Any]:
-    module, _, name = target.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
+    """The function, or the method in its class, that a record names."""
+    module, _, path = target.partition(":")
+    function: Callable[..., Any] = operator.attrgetter(path)(import_module(module))
     return function
 
 

@@ -147,7 +147,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             wrap(guarded(refusal)),
             wrap(body.fake),
             ordered=ordered,
-            captured=body.captured,
+            captured=body.captured and not refusal,
         )
         return encoding(registry.define(name, tag, whole), schema)
 

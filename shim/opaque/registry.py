@@ -111,7 +111,7 @@ def _define(key: str, body: Body) -> None:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         current = _bodies[key]
-        if current.ordered:
+        if current.ordered and not current.captured:
             _keep_out_of_cuda_graphs(_overload(key))
         return current.fake(**current.schema.arguments(args, kwargs))
 
@@ -147,7 +147,7 @@ def _tags(body: Body) -> tuple[torch.Tag, ...]:
     if body.ordered:
         tags.append(torch.Tag.nondeterministic_seeded)
     unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
-    if (body.ordered or not body.captured) and unsafe is not None:
+    if not body.captured and unsafe is not None:
         tags.append(unsafe)
     return tuple(tags)
 

@@ -221,6 +221,7 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 #: Functions that choose among kernels by sizes, which makes no difference to what is returned.
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
+    r"|_should_use_oneshot"
 )
 
 

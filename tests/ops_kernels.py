@@ -13,10 +13,11 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,7 @@ MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
 TRITON_KERNELS = ("flashinfer.triton.page", "flashinfer.triton.ulysses")
+LATE_KERNELS = ("flashinfer.jit.bgmv_moe",)
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -79,6 +81,8 @@ class Kernel(oracle.Stub):
             return Kernel("object")  # of the module's, with kernels of its own
         if "workspace_size" in self.__name__:
             return 0
+        if self.__name__ == "cdiv":  # of Triton, called on the host too
+            return -(-args[0] // args[1])
         # A compiled kernel may be given pointers alone.
         if self.__name__ != "compiled" and not tensors_of([*args, *options.values()]):
             return Kernel("part")  # a step on the way to a kernel
@@ -113,7 +117,7 @@ class OnTheDevice(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _ANSWERED:
-            return _ANSWERED[func](*args)
+            return _ANSWERED[func](*args, **(kwargs or {}))
         named = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         result = func(*map(_on_cpu, args), **named)
         if Kernel.writing and func in _UNWRITTEN and not isinstance(result, FakeTensor):
@@ -146,15 +150,26 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 
 
 def answer_for_the_machine() -> None:
-    """Stand in for what comes with CUDA: its runtime library, and the compiler of cuda.tile."""
+    """Say what is there beside FlashInfer's Python, and what is not.
+
+    CUDA's runtime library is, and the compiler of cuda.tile where that is installed. The list of
+    Cake's kernels lies among C++ sources, which our trees lack: it is empty.
+    """
     with contextlib.suppress(ModuleNotFoundError), _triton():
         _import_comm()
+    with contextlib.suppress(ModuleNotFoundError):
+        cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
+        cake._manifest = functools.cache(lambda: {"variants": []})
     if _is_installed("cuda.tile"):
         _answer("is_cuda_tile_available", lambda *args, **options: True)
 
 
-def install() -> None:
-    """Replace the launchers in all of FlashInfer, which has been imported."""
+def install(modules: Collection[str] = ()) -> None:
+    """Replace the launchers in all of FlashInfer, which has been imported.
+
+    Args:
+        modules: whose functions will be called, with what those import then.
+    """
     core: Any = importlib.import_module("flashinfer.jit.core")
     core.JitSpec.build_and_load = lambda *args, **options: Kernel("module")
     for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
@@ -162,28 +177,45 @@ def install() -> None:
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
-    _import_triton_kernels()
+    late = itertools.chain(*map(_late_imports, modules))
+    _import_late([*TRITON_KERNELS, *LATE_KERNELS, *late])
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
+        "_RAW_STREAM": lambda index: 0,
+        "_CAPTURING": lambda: False,
+        "_use_raw_stream": lambda *args: contextlib.nullcontext(),
+        "_control_words": lambda *args, **options: (None, None),
+        "_CURRENT_DEVICE": lambda: 0,
+        "_front_resident_clusters": lambda index, arch, size: 74,
+        "load_cake_kimi_k3_latent_moe_module": lambda *args: Kernel("module"),
+        "load_cake_megamoe_topk_reduce_module": lambda *args: Kernel("module"),
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
+        "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
+        "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
             for made in filter(MAKERS.fullmatch, list(vars(module))):
-                if isinstance(vars(module)[made], FunctionType):
+                if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
+            if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
+                vars(module)["load"] = functools.cache(lambda *args: Kernel("module"))  # of Cake
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
+    with contextlib.suppress(ImportError):  # older releases have no programs
+        programs: Any = importlib.import_module("flashinfer.jit.cake_program")
+        programs._load = functools.cache(lambda program, target: Kernel("module"))
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:
     def maker(*args: Any, **options: Any) -> Any:
         if name.startswith("gen_"):
             return SimpleNamespace(
+                name=name,
                 build_and_load=lambda *args, **options: Kernel("module"),
                 get_library_path=lambda: "",
                 get_library_paths=lambda: (),
@@ -230,11 +262,11 @@ def _import_comm() -> None:
         importlib.import_module("flashinfer.comm")
 
 
-def _import_triton_kernels() -> None:
-    """Import what upstream imports when it is called."""
+def _import_late(modules: Iterable[str]) -> None:
+    """Import what upstream imports when it is called, where a release has it."""
     with _triton():
-        for module in TRITON_KERNELS:
-            with contextlib.suppress(ModuleNotFoundError):  # not in every release
+        for module in modules:
+            if _is_installed(module):
                 importlib.import_module(module)
 
 
@@ -249,6 +281,18 @@ def _triton() -> Iterator[None]:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
             del sys.modules[name]
+
+
+def _late_imports(module: str) -> Iterator[str]:
+    """The experimental modules of FlashInfer that functions of ``module`` import."""
+    loaded = sys.modules[module]
+    for function in ast.walk(ast.parse(inspect.getsource(loaded))):
+        for node in ast.walk(function) if isinstance(function, ast.FunctionDef) else ():
+            if isinstance(node, ast.ImportFrom) and "experimental" in (node.module or ""):
+                name = "." * node.level + (node.module or "")
+                package = importlib.util.resolve_name(name, loaded.__package__)
+                yield package
+                yield from (f"{package}.{alias.name}" for alias in node.names)
 
 
 def _is_installed(module: str) -> bool:
@@ -268,13 +312,13 @@ def _answer(asked: str, answer: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def writing() -> Iterator[None]:
-    """Within it kernels write a constant, and what nobody has written holds zeros."""
-    Kernel.writing = True
+def writing(do: bool = True) -> Iterator[None]:
+    """Within it kernels write a constant, and what nobody has written holds zeros; or neither."""
+    before, Kernel.writing = Kernel.writing, do
     try:
         yield
     finally:
-        Kernel.writing = False
+        Kernel.writing = before
 
 
 def _written(frame: FrameType | None) -> list[torch.Tensor]:

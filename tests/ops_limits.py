@@ -25,6 +25,7 @@ _FLOAT8 = "torch compares no FP8 tensors on the CPU"
 _PADDED = "what no kernel writes, as padding, is compared too"
 _STRIDED = "torch hands it tensors with other strides than the function takes"
 _UNCOUNTED = "the stand-in for its kernel is not counted"
+_NO_KERNEL = "it is plain torch, and no kernel of FlashInfer's is there to count"
 _IN_PARTS = "it writes into parts of a tuple, which the stand-in for its kernel does not see"
 
 LIMITS: Mapping[tuple[str, str], str] = {
@@ -78,6 +79,10 @@ LIMITS: Mapping[tuple[str, str], str] = {
             "nvfp4_quantize_per_token_cute_dsl",
             "silu_and_mul_nvfp4_quantize",
         )
+    },
+    **{
+        (_TURNS, f"qwen_3_{op}_tables"): _NO_KERNEL
+        for op in ("5_block_rope", "8_block_rope", "8_block_rope_position")
     },
     (_WRITES, "rope_quantize_fp8_append_paged_kv_cache"): _IN_PARTS,
 }

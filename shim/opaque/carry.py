@@ -105,6 +105,8 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
         return _tensor_or_pair(parameter)
     if torch.Tensor in members and set(members) & {float, int} and len(members) == 2:
         return _tensor_or_number(parameter, float if float in members else int)
+    if has_default and _is_choice(members):
+        return _constant(parameter, (bool, str), "text or a bool", repr, _literal)
     if members == [torch.Generator] and has_default:
         return _generator(parameter)
     if members == [dict] and has_default:
@@ -151,6 +153,12 @@ def _is_tensor_tuple(annotation: Any) -> bool:
         and bool(arguments)
         and all(a in (torch.Tensor, ...) for a in arguments)
     )
+
+
+def _is_choice(members: list[Any]) -> bool:
+    """Whether it is one of several words or a truth value."""
+    kinds = {str if typing.get_origin(m) is typing.Literal else m for m in members}
+    return kinds == {bool, str}
 
 
 def _tensor_or_pair(parameter: inspect.Parameter) -> Carrier:
@@ -306,7 +314,7 @@ def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
 
 def _constant(
     parameter: inspect.Parameter,
-    kind: type,
+    kind: type | tuple[type, ...],
     expected: str,
     write: Callable[[Any], str],
     read: Callable[[str], Any],
@@ -337,10 +345,10 @@ def _enum(parameter: inspect.Parameter, kind: type[enum.Enum]) -> Carrier:
     numeric = issubclass(kind, int)
 
     def write(value: Any) -> str:
-        return value.name if isinstance(value, kind) else str(value)
+        return value.name if isinstance(value, kind) else str(int(value))
 
     def read(text: str) -> Any:
-        return int(text) if numeric and text.isdigit() else kind[text]
+        return int(text) if numeric and text.lstrip("-").isdigit() else kind[text]
 
     accepted = int if numeric else kind
     return _constant(parameter, accepted, f"a member of {kind.__name__}", write, read)

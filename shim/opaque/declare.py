@@ -28,8 +28,12 @@ class MakeTensor(Protocol):
         ...
 
 
-#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None.
-Count = int | list[int] | tuple[int, int]
+#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None,
+#: ``((2,), (1,))`` a tuple of a pair and a tuple of one.
+Count = int | list[int] | tuple[int, int] | tuple[tuple[int], ...]
+
+#: The argument that a result is, from the arguments that were given, by keyword.
+GivenBack = Callable[[Mapping[str, Any]], Any]
 
 #: Arguments of one valid call for ``m`` rows, by keyword.
 Example = Callable[[MakeTensor, int], Mapping[str, Any]]
@@ -55,6 +59,9 @@ class Op:
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
             result that nobody can give; where the caller gives one it is written into and returned.
+        inputs: results that may be arguments given back, such as a state, by their number: from the
+            arguments given, by keyword, the one that it is, or None. Traced by Dynamo, likewise.
+            What the function wrote into such a one is declared by ``mutates``.
         draws: set where the function draws random numbers: the parameters that, all of them given,
             say where in which sequence it begins. A call without them moves on a generator of the
             process, so no such call is left out, made once for two, or made in another order.
@@ -87,6 +94,7 @@ class Op:
     results: Callable[[Mapping[str, Any]], Count] | None = None
     mutates: tuple[str, ...] = ()
     out: tuple[str | None, ...] = ()
+    inputs: Mapping[int, GivenBack] = field(default_factory=dict)
     draws: tuple[str, ...] | None = None
     collective: bool = False
     returned: Callable[[Mapping[str, Any]], str] | None = None

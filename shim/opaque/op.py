@@ -14,11 +14,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import registry, shadow
+from .binding import binding
 from .capture import Kernels, untuned
 from .declare import Op
-from .dispatch import dispatching, encoding, with_draws, with_results, with_writes
+from .dispatch import Inputs, dispatching, encoding, with_draws, with_results, with_writes
 from .identity import signature_of
-from .schema import Schema, from_signature
+from .launchers import Loaded
+from .schema import Schema, from_signature, kinds
 
 
 def build(
@@ -49,8 +51,10 @@ def build(
         Inexpressible: the function has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
     signature = signature_of(function)
+    if kernels is None:
+        needs = _seeing(op, signature, functools.partial(_needed, function))
+        kernels = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
     body = Body(
         signature,
         function if eager is None else eager,
@@ -94,15 +98,14 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             capturing = kernels.before_run(arguments)
             if capturing and refusal:
                 raise RuntimeError(refusal)
-            result = untuned(body.run, arguments) if capturing else body.run(**arguments)
-            kernels.after_run(arguments)
-            return result
+            return untuned(body.run, arguments) if capturing else body.run(**arguments)
 
         return run_guarded
 
     op_name = op.name.replace(".", "_")
     out = tuple(name for name in op.out if name is not None and name in signature.parameters)
     total = op.returns.count("Tensor")
+    inputs = tuple(op.inputs.items())
 
     def register(
         name: str,
@@ -121,17 +124,21 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
         return encoding(registry.define(name, tag, whole), schema)
 
+    def bound(traced: Callable[..., Any]) -> Callable[..., Any]:
+        return binding(op.path, signature, kinds(signature, op.annotations), traced)
+
     if op.draws is not None:
-        return _drawing(op, signature, register)
+        return bound(_drawing(op, signature, register))
     if op.collective:
-        return _collective(op, signature, register)
+        return bound(_collective(op, signature, register))
     functional = from_signature(
         signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
-    complete = functools.partial(_complete, outs=out, total=total)
-    traced = register(op_name, functional, complete if op.results else _as_it_is)
-    if not (out or op.results):
-        return traced
+    complete = functools.partial(_complete, outs=out, inputs=inputs, total=total)
+    varied = op.results or inputs
+    traced = register(op_name, functional, complete if varied else _as_it_is)
+    if not (out or varied):
+        return bound(traced)
     mutating = traced
     if out:
         writing = from_signature(
@@ -142,9 +149,8 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             annotations=op.annotations,
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
-    names = functional.names[: functional.positional]
     count = op.results or (lambda arguments: total)
-    return with_results(traced, mutating, names, out, count)
+    return bound(with_results(traced, mutating, out, inputs, count))
 
 
 def _drawing(
@@ -157,7 +163,7 @@ def _drawing(
 
     def body(function: Callable[..., Any]) -> Callable[..., Any]:
         function = _on_copies(function, outs)
-        return function if total == 1 else _complete(function, outs=(), total=total)
+        return function if total == 1 else _complete(function, outs=(), inputs=(), total=total)
 
     draws = tuple(name for name in op.draws or () if name in signature.parameters)
     refusal = (
@@ -168,8 +174,7 @@ def _drawing(
         refusal += f", or give {' and '.join(draws)} as tensors"
     drawing = register(op.name, schema, body, ordered=True, refusal=refusal)
     told = register(f"{op.name}_seeded", schema, body) if draws else None
-    names = schema.names[: schema.positional]
-    return with_draws(drawing, told, names, draws, outs, op.results or (lambda arguments: total))
+    return with_draws(drawing, told, draws, outs, op.results or (lambda arguments: total))
 
 
 def _collective(
@@ -190,10 +195,7 @@ def _collective(
 
     outs = tuple(name for name in op.out if name and name in signature.parameters)
     traced = register(op.name.replace(".", "_"), schema, body, ordered=True)
-    names = schema.names[: schema.positional]
-    return with_writes(
-        traced, names, written, outs, op.results or (lambda given: total), op.returned
-    )
+    return with_writes(traced, written, outs, op.results or (lambda given: total), op.returned)
 
 
 def _returning_written(
@@ -275,6 +277,10 @@ def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[
     return by_rule if op.fake or op.returns == "()" else in_shadow
 
 
+def _needed(function: Callable[..., Any], /, **arguments: Any) -> tuple[Loaded, ...]:
+    return shadow.needed(lambda fakes: shadow.run(function, fakes), arguments)
+
+
 def _set_variables(beginnings: tuple[str, ...]) -> str:
     """The environment variables that choose shapes, as they stand now.
 
@@ -298,7 +304,7 @@ def _silent(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _complete(
-    function: Callable[..., Any], *, outs: tuple[str, ...], total: int
+    function: Callable[..., Any], *, outs: tuple[str, ...], inputs: Inputs, total: int
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
@@ -307,17 +313,24 @@ def _complete(
 
     def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
         returned = function(**arguments)
-        results = (returned,) if isinstance(returned, torch.Tensor) else tuple(returned)
+        results = _flat(returned)
         given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
         there = {i for i, result in enumerate(results) if result is not None}
         for i in given & there:
             _deliver(results[i], arguments[outs[i]])
+        given |= {i for i, given_back in inputs if given_back(arguments) is not None}
         return tuple(
             results[i] if i in there - given else torch.empty(0, device=results[0].device)
             for i in range(total)
         )
 
     return complete
+
+
+def _flat(returned: Any) -> tuple[Any, ...]:
+    if returned is None or isinstance(returned, torch.Tensor):
+        return (returned,)
+    return tuple(result for item in returned for result in _flat(item))
 
 
 def _deliver(result: torch.Tensor, given: torch.Tensor) -> None:

@@ -45,18 +45,14 @@ class Schema:
 
     Attributes:
         text: ``(Tensor input, ...) -> (Tensor, Tensor)``, as ``Library.define`` wants it.
-        names: the function's parameters in order.
         op_names: the op's parameters in order.
         carriers: by function parameter, how the ones that travel in parts do.
-        positional: how many of the function's parameters may be given by position.
         required: the function's parameters without a default.
     """
 
     text: str
-    names: tuple[str, ...]
     op_names: tuple[str, ...]
     carriers: Mapping[str, Carrier]
-    positional: int
     required: frozenset[str] = frozenset()
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,12 +116,22 @@ def from_signature(
     if declared and declared[-1] == "*":
         declared.pop()
     text = f"({', '.join(_defaults_last(declared))}) -> {returns}"
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    positional = sum(p.kind is not keyword for p in signature.parameters.values())
-    names = tuple(signature.parameters)
     empty = inspect.Parameter.empty
     required_ones = frozenset(n for n, p in signature.parameters.items() if p.default is empty)
-    return Schema(text, names, tuple(op_names), carriers, positional, required_ones)
+    return Schema(text, tuple(op_names), carriers, required_ones)
+
+
+def kinds(
+    signature: inspect.Signature, annotations: Mapping[str, str]
+) -> dict[str, tuple[Any, bool]]:
+    """The type of each parameter that has a plain one, and whether it may be None."""
+    found = {}
+    for parameter in signature.parameters.values():
+        parameter = _annotated(parameter, annotations)
+        base, optional = _unwrap(parameter.annotation)
+        if carrier_for(parameter) is None and base in TYPES:
+            found[parameter.name] = (base, optional or parameter.default is None)
+    return found
 
 
 def _annotated(parameter: inspect.Parameter, annotations: Mapping[str, str]) -> inspect.Parameter:

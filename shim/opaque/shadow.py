@@ -22,8 +22,13 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from . import symbolic
@@ -33,6 +38,7 @@ from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
 from .objects import copy_object, keeps_state
 
 _UPSTREAM = "flashinfer"
+_LOGGING = "flashinfer.api_logging"
 #: Most of what a module holds, and the same in every world.
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), torch.dtype})
 _ABSENT = object()
@@ -102,14 +108,19 @@ _Call = Callable[["_World", Callable[..., Any], Mapping[str, Any]], Any]
 def _in_a_world(
     function: Callable[..., Any], arguments: Mapping[str, Any], call: _Call
 ) -> tuple[Any, tuple[Loaded, ...]]:
-    try:
-        return _run(function, arguments, call)
-    except TypeError as fault:
-        if "SymInt" not in str(fault):
-            raise
-        # It looks something up by a symbolic size, which has no hash: tie the graph to the sizes.
-        sized = {name: _sized(value, int) for name, value in arguments.items()}
-        return _run(function, sized, call)
+    # It may look something up by a symbolic number, which has no hash: tie the graph to the numbers
+    # that were given, and to the sizes only if need be.
+    for tied in (False, True):
+        try:
+            return _run(function, arguments, call)
+        except TypeError as fault:
+            if "SymInt" not in str(fault):
+                raise
+        arguments = {
+            name: _sized(value, int) if tied or isinstance(value, torch.SymInt) else value
+            for name, value in arguments.items()
+        }
+    return _run(function, arguments, call)
 
 
 def _run(
@@ -163,6 +174,25 @@ def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[L
     return _run(function, sized, _call_with_copies)[1]
 
 
+def needed(
+    tell: Callable[[Mapping[str, Any]], tuple[Any, tuple[Loaded, ...]]],
+    arguments: Mapping[str, Any],
+) -> tuple[Loaded, ...]:
+    """The calls that a real call makes to load kernels. Its tensors are not touched.
+
+    Args:
+        tell: runs the function in shadow.
+        arguments: of the real call, by keyword.
+
+    Nothing is known of a call that cannot be made in shadow.
+    """
+    with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True):
+        try:
+            return tell({name: _sized(value, int) for name, value in arguments.items()})[1]
+        except Exception:
+            return ()
+
+
 def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
     """An argument whose sizes are what ``number`` makes of them."""
     if isinstance(value, torch.SymInt):
@@ -173,7 +203,8 @@ def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     size, stride = map(number, value.size()), map(number, value.stride())
-    return value.new_empty_strided(tuple(size), tuple(stride))
+    options: Any = {"dtype": value.dtype, "device": value.device}
+    return torch.empty_strided(tuple(size), tuple(stride), **options)
 
 
 class _WithoutDevice(TorchFunctionMode):
@@ -214,7 +245,7 @@ class _World:
         if type(value) in _PLAIN:
             return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
-        value = original_of(value) or value
+        value = _unlogged(original_of(value) or value)
         replaced = stand_in(name, value, self.loaded)
         if replaced is not None:
             return replaced
@@ -343,6 +374,18 @@ def _without_data(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that upstream keeps in a module, as the active fake mode sees it."""
     mode = detect_fake_mode()
     return mode.from_tensor(tensor, static_shapes=True) if mode else tensor
+
+
+def _unlogged(value: Any) -> Any:
+    """The function within upstream's wrappers that log its calls, trace them or warn of them.
+
+    A call in shadow is none: the real one is logged.
+    """
+    while isinstance(value, types.FunctionType) and hasattr(value, "__wrapped__"):
+        if value.__globals__.get("__name__") != _LOGGING:
+            break
+        value = value.__wrapped__
+    return value
 
 
 def _is_upstream(module: str | None) -> bool:

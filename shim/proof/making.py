@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from ..opaque.declare import MakeTensor
+
+#: As many numbers are drawn for one tensor at most; a larger one, a whole weight, repeats them.
+_DRAWN = 1 << 20
 
 
 def on(device: str, seed: int = 0) -> MakeTensor:
@@ -25,7 +29,9 @@ def on(device: str, seed: int = 0) -> MakeTensor:
             return torch.tensor(values, dtype=kind, device=device).reshape(size)
         if not kind.is_floating_point:
             return torch.zeros(size, dtype=kind, device=device)
-        return torch.randn(size, generator=generator).to(kind).to(device)
+        count = math.prod(size)
+        drawn = torch.randn(min(count, _DRAWN), generator=generator).to(kind).to(device)
+        return drawn.repeat(-(-count // max(len(drawn), 1)))[:count].reshape(size)
 
     return make
 

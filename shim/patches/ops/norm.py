@@ -49,6 +49,15 @@ def _add_norm_quant(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**_add_norm(make, m), **_quantized(make, m)}
 
 
+def _norm_quant_cute(make: MakeTensor, m: int) -> dict[str, Any]:
+    quantized = make(m, _HIDDEN, dtype="float8_e4m3fn")
+    return {
+        **_norm(make, m),
+        "out": quantized,
+        "scale": make(1, dtype="float32", values=(0.5,)),
+    }
+
+
 def _layernorm_quant(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**_layernorm(make, m), **_quantized(make, m)}
 
@@ -296,6 +305,50 @@ OPS = (
         requires=("cutlass",),
         capability=_BLACKWELL,
         newest=_DATACENTER,
+    ),
+    # The kernels in CuTe DSL that the functions above choose.
+    Op(
+        "rmsnorm_cute",
+        lambda make, m: {**_norm(make, m), "out": make(m, _HIDDEN)},
+        "()",
+        mutates=("out",),
+        requires=("cutlass",),
+    ),
+    Op(
+        "qk_rmsnorm_cute",
+        lambda make, m: {
+            **{name: make(m, 4, _HIDDEN) for name in ("input", "output")},
+            "weight": make(_HIDDEN),
+        },
+        "()",
+        mutates=("output",),
+        requires=("cutlass",),
+    ),
+    Op("rmsnorm_quant_cute", _norm_quant_cute, "()", mutates=("out",), requires=("cutlass",)),
+    Op(
+        "fused_add_rmsnorm_cute",
+        _add_norm,
+        "()",
+        mutates=("input", "residual"),
+        requires=("cutlass",),
+    ),
+    Op(
+        "fused_add_rmsnorm_quant_cute",
+        lambda make, m: {**_norm_quant_cute(make, m), "residual": make(m, _HIDDEN)},
+        "()",
+        mutates=("out", "residual"),
+        requires=("cutlass",),
+    ),
+    Op(
+        "layernorm_cute",
+        lambda make, m: {
+            "out": make(m, _HIDDEN),
+            "input": make(m, _HIDDEN),
+            **{name: make(_HIDDEN, dtype="float32") for name in ("gamma", "beta")},
+        },
+        "()",
+        mutates=("out",),
+        requires=("cutlass",),
     ),
     Op("mhc_post", _mhc_post),
     Op("mhc_pre_big_fuse", _mhc_pre_summed, _TRIPLE),

@@ -243,7 +243,7 @@ def _returning_written(
         given = {**arguments, **copies}
         result = function(**given)
         name = returned(arguments) if returned else ""
-        if name and result is not given[name]:
+        if name and result is not None and result is not given[name]:
             raise RuntimeError(f"the call did not return the {name} that it was given")
         alone = result is None or isinstance(result, torch.Tensor)
         found = [result] if alone else list(result)

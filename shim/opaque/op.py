@@ -50,7 +50,7 @@ def build(
         RuntimeError: another copy of us has defined the op.
     """
     kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
-    signature = signature_of(function)
+    signature = _with_keywords(signature_of(function), op.keywords)
     body = Body(
         signature,
         function if eager is None else eager,
@@ -59,6 +59,16 @@ def build(
     )
     tag = registry.Tag(release, _set_variables(op.variables))
     return dispatching(function, define(op, body, tag), eager)
+
+
+def _with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+    """The signature with parameters of their own for what goes by ``**kwargs``."""
+    if not names:
+        return signature
+    kind = inspect.Parameter.VAR_KEYWORD
+    written = [p for p in signature.parameters.values() if p.kind is not kind]
+    named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
+    return signature.replace(parameters=[*written, *named])
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -26,16 +27,24 @@ from ops_making import tensors_of
 from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from shim.opaque.declare import Op
 from shim.patches.ops import OPS
 
 #: What ``pretend`` is told, from what FlashInfer is: ``10.0`` of ``10.0a``.
 ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 
-#: Functions of upstream that write the sources of a module, or fetch its cubins.
-MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
+#: Functions of upstream that write the sources of a module, fetch its cubins, or launch a kernel
+#: by the addresses of its tensors.
+MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|(m_grouped|grouped_gemm)_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
-TRITON_KERNELS = ("flashinfer.triton.page",)
+TRITON_KERNELS = ("flashinfer.triton.gemm", "flashinfer.triton.page")
+
+#: Such of which some need NVIDIA's packages, and some are not in every release.
+LATE = (
+    "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
+    "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
+)
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -158,15 +167,28 @@ def install() -> None:
     for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
         if _is_installed(package):
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
+    if _is_installed("cuda.tile"):
+        tune: Any = importlib.import_module("cuda.tile.tune")
+        tune.exhaustive_search = _fastest
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
+    torch.cuda.is_current_stream_capturing = _is_not_capturing
     _import_triton_kernels()
+    for late in LATE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(late)
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
+        "exhaustive_search": _fastest,
+        "_current_stream_capturing": _is_not_capturing,
+        "launch_dense_gemm": lambda *args, **options: Kernel("launch")(*args, **options),
+        # As upstream's are, by which the shadow knows them.
+        "get_cute_dsl_compiled_masked_gemm_kernel": functools.cache(_masked_gemm),
+        "cake_quant_lora_launcher": functools.cache(lambda *args: Kernel("launcher")),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
@@ -176,6 +198,62 @@ def install() -> None:
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
+    _plan_with_cudnn()
+    _sample_with_cake()
+
+
+def _plan_with_cudnn() -> None:
+    """Let cuDNN, which is not here, plan grouped products."""
+    try:
+        core: Any = importlib.import_module("flashinfer.grouped_mm.cudnn.core")
+    except ImportError:
+        return
+    core.cudnn = Kernel("cudnn")
+    for asked in ("_check_cudnn_version", "_get_handle", "_to_cudnn_dtype"):
+        _answer(asked, lambda *args: None)
+    for asked in ("grouped_gemm", "block_scale_grouped_gemm"):
+        asked = f"_build_cudnn_moe_{asked}_graph"
+        # Beside a graph and the size of its workspace some releases return the numbers of plans.
+        plans = ((),) if "plan_indices" in inspect.getsource(getattr(core, asked)) else ()
+        planned = (Kernel("graph"), 0, *plans)
+        _answer(asked, lambda *args, planned=planned, **options: planned)
+
+
+def _sample_with_cake() -> None:
+    """Let flashinfer.cake_sampling choose without the file that tells of its kernels."""
+    try:
+        cake = importlib.import_module("flashinfer.cake_sampling")
+    except ImportError:
+        return
+    names = ("cluster", "ept", "stream", "threads", "items", "launch_flags", "one_launch")
+    plan = SimpleNamespace(**dict.fromkeys((*names, "stage23_flags"), 1))
+    for asked, answer in {
+        "cake_sampling_route": lambda *args: "pipeline",
+        "_slab": lambda: 1024,
+        "_launch_plan": lambda *args: plan,
+        "_slab_plan": lambda *args: (1, 1, False, 0),
+        "load_cake_sampling_module": lambda: Kernel("module"),
+    }.items():
+        setattr(cake, asked, answer)
+
+
+def _is_not_capturing() -> bool:
+    return False
+
+
+def _fastest(configs: Sequence[Any], *args: Any, **options: Any) -> SimpleNamespace:
+    """What cuda.tile's search finds among ``configs`` where nothing can be timed: the first."""
+    return SimpleNamespace(best=SimpleNamespace(config=configs[0]))
+
+
+def _masked_gemm(**options: Any) -> Callable[..., torch.Tensor]:
+    """The launcher that CuTe DSL's masked product has, without asking the card for its size."""
+
+    def launch(c_tensor_gpu: torch.Tensor, **tensors: Any) -> torch.Tensor:
+        Kernel("compiled")(c_tensor_gpu, **tensors)
+        return c_tensor_gpu
+
+    return launch
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:
@@ -186,7 +264,7 @@ def _maker(name: str, module: str) -> Callable[..., Any]:
                 get_library_path=lambda: "",
                 get_library_paths=lambda: (),
             )
-        return Kernel(name)(*args, **options) if name.startswith("m_grouped_") else None
+        return Kernel(name)(*args, **options) if "grouped_" in name else None
 
     maker.__module__ = module  # the shadow takes it for upstream's
     return maker
@@ -240,13 +318,13 @@ def _answer(asked: str, answer: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def writing() -> Iterator[None]:
-    """Within it kernels write a constant, and what nobody has written holds zeros."""
-    Kernel.writing = True
+def writing(does: bool = True) -> Iterator[None]:
+    """Within it kernels write a constant, and what nobody has written holds zeros, or not."""
+    before, Kernel.writing = Kernel.writing, does
     try:
         yield
     finally:
-        Kernel.writing = False
+        Kernel.writing = before
 
 
 def _written(frame: FrameType | None) -> list[torch.Tensor]:
@@ -260,13 +338,20 @@ def _written(frame: FrameType | None) -> list[torch.Tensor]:
     while frame is not None:
         code = frame.f_code
         if frame.f_globals.get("__name__", "").partition(".")[0] == "flashinfer":
-            op = OPS.get(code.co_name)
+            op = _op(code.co_name, frame.f_globals["__name__"])
             declared = (*op.mutates, *filter(None, op.out)) if op else ()
             names = _registrations(code.co_filename).get(code.co_firstlineno, declared)
             for name in names:
                 found += tensors_of(frame.f_locals.get(name))
         frame = frame.f_back
     return found
+
+
+@functools.cache
+def _op(function: str, module: str) -> Op | None:
+    """The op of a function; of those that share its name the one for its module, if there is one."""
+    named = [op for op in OPS.values() if op.path == function and fnmatchcase(module, op.module)]
+    return named[0] if named else OPS.get(function)
 
 
 @functools.cache

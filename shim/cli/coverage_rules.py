@@ -46,7 +46,9 @@ _MODULES_APART = {
 #: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
 #: be sure of it: what none fits is listed as not looked at yet.
 _NAMES_APART = {
+    "describes functions and tensors to upstream's own code": ("experimental_backend", "make_ptr"),
     "builds or loads a kernel": (
+        *("configure_cute_dsl_cache_dir", "get_prims_ts_compile_options"),
         *("gen_*", "get_*_module*", "*_warmup", "warm_up", "*.prewarm_*", "precompile_*"),
         *("*_preload", "allreduce_mhc_post_prenorm_prepare"),
     ),
@@ -64,6 +66,7 @@ _NAMES_APART = {
             "*_manifest",
             "get_*_launch_config",
             "get_mtp_config",
+            "make_*_tune_cache",
         ),
     ),
     "asks what is supported": (
@@ -81,6 +84,7 @@ _NAMES_APART = {
     ),
     "prepares weights or buffers": (
         *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
+        *("create_scale_factor_tensor", "kimi_k3_fp8_projection_launcher"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
     ),
     "sets up or ends communication": (
@@ -93,6 +97,8 @@ _NAMES_APART = {
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
         *("padded_seq_len", "min_block_table_width", "payload_spec", "moe_a2a_active_rank_mask"),
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
+        # A recipe of FP4 as a number and back, and the largest scale that it allows.
+        *("nvfp4_4over6_code", "nvfp4_4over6_from_code", "nvfp4_e4m3_max"),
     ),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }

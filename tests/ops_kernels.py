@@ -175,6 +175,8 @@ def install(modules: Collection[str] = ()) -> None:
         "_RAW_STREAM": lambda index: 0,
         "_CAPTURING": lambda: False,
         "_use_raw_stream": lambda *args: contextlib.nullcontext(),
+        "_STREAM_CONTEXT": lambda *args: contextlib.nullcontext(),
+        "cluster_capacity": lambda *args: 74,
         "_control_words": lambda *args, **options: (None, None),
         "_CURRENT_DEVICE": lambda: 0,
         "_front_resident_clusters": lambda index, arch, size: 74,
@@ -189,7 +191,9 @@ def install(modules: Collection[str] = ()) -> None:
                 if isinstance(vars(module)[made], FunctionType):
                     setattr(module, made, _maker(made, name))
             if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
-                vars(module)["load"] = functools.cache(lambda *args: Kernel("module"))  # of Cake
+                load = functools.cache(lambda *args: Kernel("module"))  # of Cake
+                load.__module__ = name  # the shadow takes it for upstream's
+                vars(module)["load"] = load
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
@@ -274,7 +278,7 @@ def _answer(asked: str, answer: Callable[..., Any]) -> None:
 
 @contextlib.contextmanager
 def writing(does: bool = True) -> Iterator[None]:
-    """Within it kernels write a constant, and what nobody has written holds zeros; or they do not."""
+    """Within it kernels write a constant, what nobody has written holds zeros; or they do not."""
     before, Kernel.writing = Kernel.writing, does
     try:
         yield

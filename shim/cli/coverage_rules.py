@@ -58,6 +58,7 @@ _NAMES_APART = {
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
         *(
             "*_route",
+            "route_arch",
             "*_variant",
             "*_variant_flags",
             "*_manifest",
@@ -75,11 +76,12 @@ _NAMES_APART = {
         *("*workspace_size*", "*_bytes", "*_bytes_kcp", "allocate_*", "*_allocate_*"),
         *("create_*workspace", "*create_workspace", "*_destroy_workspace", "*_reset_workspace"),
         *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad"),
-        *("*_train_workspace", "*_forward_workspace", "*_train_arena"),
+        *("*_train_workspace", "*_forward_workspace", "*_train_arena", "empty_outputs"),
     ),
-    "prepares weights or buffers": (
+    "prepares weights, buffers or calls": (
         *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
+        *("zero_post_weight", "clear_launch_plans"),
     ),
     "sets up or ends communication": (
         *("init_*", "dispose*", "*_initialize", "*_initialize_all", "create_shared_buffer"),
@@ -89,11 +91,14 @@ _NAMES_APART = {
     ),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
-        *("padded_seq_len", "min_block_table_width"),
+        *("padded_seq_len", "min_block_table_width", "kind_slots"),
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
     ),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }
+
+#: Names of functions that launch a kernel, in whatever module.
+_LAUNCHES = "run_*"
 
 #: Modules whose functions others of the public ones call, and choose between.
 _BACKENDS = {
@@ -125,7 +130,7 @@ def family(definition: Definition) -> str:
 
 def apart(definition: Definition) -> str:
     """What a function is for that does not belong in a forward; empty where it may well do."""
-    module = _below(definition)
+    module = "" if fnmatch.fnmatchcase(definition.name, _LAUNCHES) else _below(definition)
     return _first(_APART_BY_MODULE, module) or _first(_APART_BY_NAME, definition.name)
 
 

@@ -352,6 +352,20 @@ UNCOVERED: tuple[Uncovered, ...] = (
     ),
     Uncovered("deepseek_v41_decode", _PLAN),
     Uncovered("deepseek_v41_window_decode", _PLAN),
+    *(
+        Uncovered(
+            f"qwen_3_5_gdn_block_{form}",
+            "it returns memory of a plan that it keeps for itself",
+        )
+        for form in ("decode", "verify")
+    ),
+    *(
+        Uncovered(name, "it takes the block's geometry and weights, objects of classes of its own")
+        for name in (
+            *(f"qwen_3_5_block_bf16_{form}" for form in ("prefill", "extend", "decode")),
+            *("Qwen35BlockWrapper.run", "qwen_3_8_block_bf16_decode", "Qwen38BlockWrapper.run"),
+        )
+    ),
     Uncovered("kimi_k3_tp12_tail", "it takes its workspace as an object of a class of its own"),
     Uncovered("kimi_k3_vision_tower", "it takes its weights as an object of a class of its own"),
 )

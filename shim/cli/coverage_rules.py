@@ -42,6 +42,8 @@ _MODULES_APART = {
     "measures or records calls": ("testing*", "profiler*", "trace*", "fi_trace", "api_logging"),
     "chooses kernels beforehand": ("autotuner*", "autotune_cache", "*.cake_planner"),
     "divides the device": ("green_ctx", "locality_domain"),
+    # The loss and its backward, which an op would lose.
+    "belongs to training": ("chunked_lm_head",),
 }
 #: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
 #: be sure of it: what none fits is listed as not looked at yet.

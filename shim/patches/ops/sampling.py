@@ -79,14 +79,7 @@ OPS = (
     ),
 )
 
-_TRAINS = "it belongs to training: its own backward would be lost in an op"
-
 UNCOVERED = (
-    *(
-        Uncovered(f"chunked_lm_head_{kind}", _TRAINS)
-        for name in ("loss", "logprob", "support_logprob", "support_kl")
-        for kind in (name, f"det_{name}")
-    ),
     *(
         # Of flashinfer.cake_sampling; flashinfer.sampling's function of the second name is covered.
         Uncovered(name, "it chooses its kernel from files beside the kernels, and was not tried")

@@ -68,6 +68,7 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         "_maybe_exchange_device": lambda device: 0,
         "current_blas_handle": lambda: 0,
         "device": lambda device: contextlib.nullcontext(),
+        "nvtx": types.SimpleNamespace(range=lambda name: contextlib.nullcontext()),
         # The compiler takes device properties for a constant if they are of the type so called.
         "_CudaDeviceProperties": types.SimpleNamespace,
     }

@@ -85,7 +85,7 @@ class Subject:
         if self.outs and case["out"] is not None:
             fake = any(isinstance(t, FakeTensor) for t in tensors_of([*found.values()]))
             function = self.function if fake else on_the_device(self.function)
-            with ops_kernels.writing(False):  # into what else it writes, it does so when called
+            with ops_kernels.writing(False):  # this is not yet the call
                 results = tensors_of(function(**found))[: case["outs"]]
             for i, result in enumerate(results):
                 if name := self.outs.get(i):
@@ -294,7 +294,7 @@ def mutation(subject: Subject) -> Json | None:
     runs = []
     for function in (on_the_device(step), whole):
         arguments = subject.arguments(Maker(making.on("cpu")), case)
-        written = subject.written(arguments)
+        written = [_emptied(tensor) for tensor in subject.written(arguments)]
         before = [content(tensor) for tensor in written]
         if not written:
             return None
@@ -322,28 +322,28 @@ def content(tensor: torch.Tensor) -> bytes:
 def opcheck(subject: Subject, out: str | None) -> dict[str, str]:
     """What ``torch.library.opcheck`` says of the op on CPU tensors, by test; empty if it passed."""
     try:
-        # It computes with what is written into, and torch cannot with FP8.
-        op, args, kwargs = op_call(subject, out, float8="int8")
-    except Exception:  # upstream wants it all the same
-        op, args, kwargs = op_call(subject, out, float8=r"\g<0>")
+        op, args, kwargs = _called(subject, Maker(_comparable), out)
+    except Exception:  # upstream asks for FP8
+        op, args, kwargs = _called(subject, Maker(making.on("cpu")), out)
     found = torch.library.opcheck(op, args, kwargs, raise_exception=False)
     return {test: "" if said == "SUCCESS" else str(said) for test, said in found.items()}
 
 
-def op_call(subject: Subject, out: str | None, float8: str) -> Any:
-    """Our op and its arguments in a call of the subject; what stands for the FP8 formats."""
-    make = making.on("cpu")
+def _comparable(*size: int, dtype: str = "bfloat16", **options: Any) -> torch.Tensor:
+    # opcheck computes with what is written into, and torch cannot with FP8.
+    dtype = re.sub("float8.*", "int8", dtype)
+    made: torch.Tensor = making.on("cpu")(*size, dtype=dtype, **options)
+    return made
 
-    def comparable(*size: int, dtype: str = "bfloat16", **options: Any) -> torch.Tensor:
-        made: torch.Tensor = make(*size, dtype=re.sub("float8.*", float8, dtype), **options)
-        return made
 
+def _called(subject: Subject, maker: Maker, out: str | None) -> tuple[Any, tuple[Any, ...], Json]:
+    """The op that a call of the example comes down to, with its arguments."""
     with Seeing() as seen:
-        arguments = subject.arguments(Maker(comparable), PLAIN | {"out": out})
+        arguments = subject.arguments(maker, PLAIN | {"out": out})
         seen.calls.clear()  # of the outputs' maker
         subject.function(**arguments)
-    (call,) = seen.calls
-    return call
+    ((op, args, kwargs),) = seen.calls
+    return op, args, kwargs
 
 
 def on_the_device(function: Function) -> Function:

@@ -17,7 +17,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -37,6 +37,7 @@ MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
 TRITON_KERNELS = ("flashinfer.triton.page",)
+LATE_KERNELS = ("flashinfer.jit.bgmv_moe",)
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -116,7 +117,7 @@ class OnTheDevice(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _ANSWERED:
-            return _ANSWERED[func](*args)
+            return _ANSWERED[func](*args, **(kwargs or {}))
         named = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         result = func(*map(_on_cpu, args), **named)
         if Kernel.writing and func in _UNWRITTEN and not isinstance(result, FakeTensor):
@@ -149,7 +150,16 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 
 
 def answer_for_the_machine() -> None:
-    """Where cuda.tile is installed, say that its compiler, which comes with CUDA, is there too."""
+    """Say what is there beside FlashInfer's Python, and what is not.
+
+    CUDA's runtime library is, and the compiler of cuda.tile where that is installed. The list of
+    Cake's kernels lies among C++ sources, which our trees lack: it is empty.
+    """
+    with contextlib.suppress(ModuleNotFoundError), _triton():
+        _import_comm()
+    with contextlib.suppress(ModuleNotFoundError):
+        cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
+        cake._manifest = functools.cache(lambda: {"variants": []})
     if _is_installed("cuda.tile"):
         _answer("is_cuda_tile_available", lambda *args, **options: True)
 
@@ -167,7 +177,8 @@ def install(modules: Collection[str] = ()) -> None:
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
-    _import_late([*TRITON_KERNELS, *itertools.chain(*map(_late_imports, modules))])
+    late = itertools.chain(*map(_late_imports, modules))
+    _import_late([*TRITON_KERNELS, *LATE_KERNELS, *late])
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     capability = tuple(map(int, ARCH.split(".")))
@@ -182,13 +193,19 @@ def install(modules: Collection[str] = ()) -> None:
         "_front_resident_clusters": lambda index, arch, size: 74,
         "load_cake_kimi_k3_latent_moe_module": lambda *args: Kernel("module"),
         "load_cake_megamoe_topk_reduce_module": lambda *args: Kernel("module"),
+        **dict.fromkeys(
+            ("get_num_sm", "get_device_sm_count", "device_sm_count"),
+            lambda device: torch.cuda.get_device_properties(device).multi_processor_count,
+        ),
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
+        "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
+        "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
             for made in filter(MAKERS.fullmatch, list(vars(module))):
-                if isinstance(vars(module)[made], FunctionType):
+                if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
             if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
                 load = functools.cache(lambda *args: Kernel("module"))  # of Cake
@@ -206,6 +223,7 @@ def _maker(name: str, module: str) -> Callable[..., Any]:
     def maker(*args: Any, **options: Any) -> Any:
         if name.startswith("gen_"):
             return SimpleNamespace(
+                name=name,
                 build_and_load=lambda *args, **options: Kernel("module"),
                 get_library_path=lambda: "",
                 get_library_paths=lambda: (),
@@ -236,16 +254,41 @@ def _do_without_sources() -> None:
                     setattr(module, asked, forgiving(value))
 
 
-def _import_late(modules: Collection[str]) -> None:
-    """Import what upstream imports when it is called, without letting torch find a Triton."""
+def _import_comm() -> None:
+    """Import ``flashinfer.comm``, in which many releases look for what no CPU has.
+
+    One of them wants cuda.tile too, and has no functions there for whom is without.
+    """
+    try:
+        importlib.import_module("flashinfer.comm")
+    except AssertionError:
+        # It looks for CUDA's runtime library among those that the process has loaded.
+        library: Any = ModuleType("flashinfer.comm.cuda_ipc")
+        for name in ("cudart", "CudaRTLibrary", "create_shared_buffer", "free_shared_buffer"):
+            setattr(library, name, Kernel(name))
+        sys.modules[library.__name__] = library
+        importlib.import_module("flashinfer.comm")
+
+
+def _import_late(modules: Iterable[str]) -> None:
+    """Import what upstream imports when it is called, where a release has it."""
+    with _triton():
+        for module in modules:
+            if _is_installed(module):
+                importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def _triton() -> Iterator[None]:
+    """Within it Triton can be imported; torch is not to find one."""
     finder = TritonFinder()
     sys.meta_path.append(finder)
-    for module in modules:
-        if _is_installed(module):
-            importlib.import_module(module)
-    sys.meta_path.remove(finder)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
-        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+            del sys.modules[name]
 
 
 def _late_imports(module: str) -> Iterator[str]:
@@ -277,9 +320,9 @@ def _answer(asked: str, answer: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def writing(does: bool = True) -> Iterator[None]:
-    """Within it kernels write a constant, what nobody has written holds zeros; or they do not."""
-    before, Kernel.writing = Kernel.writing, does
+def writing(do: bool = True) -> Iterator[None]:
+    """Within it kernels write a constant, and what nobody has written holds zeros; or neither."""
+    before, Kernel.writing = Kernel.writing, do
     try:
         yield
     finally:

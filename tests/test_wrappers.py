@@ -25,6 +25,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "forward": [{}],
     "forward_return_lse": [{}],
     "run of BatchAttention": [{}],
+    "run of MultiLevelCascadeAttentionWrapper": [{}],
+    "run of PODWithPagedKVCacheWrapper": [{}, {"return_lse_d": True}],
 }
 
 

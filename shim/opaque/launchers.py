@@ -6,6 +6,7 @@ called, since nobody knows what it does with a tensor that has no data.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -34,11 +35,19 @@ class Loaded:
     """One call that loads a kernel module or compiles a kernel, when made for real.
 
     ``getter`` is upstream's own cached function, ``args`` and ``kwargs`` what it was called with.
+    ``tuned``: by the runner that upstream's AutoTuner falls back to; by its records it may choose
+    another.
     """
 
     getter: Any
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
+    tuned: bool = False
+
+    def __str__(self) -> str:
+        named = (f"{name}={value!r}" for name, value in self.kwargs)
+        name = getattr(self.getter, "__name__", self.getter)
+        return f"{name}({', '.join([*map(repr, self.args), *named])})"
 
 
 class _Nothing:
@@ -73,6 +82,16 @@ class _Nothing:
         return 0
 
     get_workspace_size_in_bytes = get_workspace_size
+
+
+class _Kept(_Nothing):
+    """What a getter keeps a compiled kernel in, with constants for it: all is there already."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """It would be kept for ever."""
 
 
 class _Giving(_Nothing):
@@ -116,17 +135,22 @@ class _Launch:
     they have come, and all that is left to them is to launch.
     """
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Any, loaded: list[Loaded]) -> None:
         self._runner = runner
+        self._loaded = loaded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
+        before = len(self._loaded)
         try:
             return self._runner(inputs, **options)
         except TypeError:
             return None
+        finally:
+            mine = [dataclasses.replace(load, tuned=True) for load in self._loaded[before:]]
+            self._loaded[before:] = mine
 
 
 class _Tuner:
@@ -139,10 +163,12 @@ class _Tuner:
     #: Likewise.
     is_tuning_mode = False
 
-    @classmethod
-    def get(cls) -> _Tuner:
+    def __init__(self, loaded: list[Loaded]) -> None:
+        self._loaded = loaded
+
+    def get(self) -> _Tuner:
         """The only one."""
-        return _TUNER
+        return self
 
     def choose_one(
         self, custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **_: object
@@ -156,14 +182,11 @@ class _Tuner:
             tuned = inputs[spec.input_idx[0]]
             if isinstance(tuned, torch.Tensor):
                 tuned.shape[spec.dim_idx[0]]
-        return _Launch(runners[0]), -1
+        return _Launch(runners[0], self._loaded), -1
 
     def get_effective_map_to_tuning_buckets(self, config: Any, spec_idx: int = 0) -> Any:
         """The mapping without the overrides of a tuning run."""
         return config.dynamic_tensor_specs[spec_idx].map_to_tuning_buckets
-
-
-_TUNER = _Tuner()
 
 
 class _GivingNothing(_Nothing):
@@ -176,6 +199,7 @@ class _GivingNothing(_Nothing):
 _GIVING_NOTHING = _GivingNothing()
 _NOTHING = _Nothing()
 _GIVING = _Giving()
+_KEPT = _Kept()
 _SPEC = _Spec()
 
 
@@ -183,6 +207,10 @@ def _workspace(name: str, size: int | None, device: torch.device, *_: object, **
     # Upstream keeps these for ever, by name and device; in shadow nothing may be kept. A size that
     # a kernel's module would have told is None.
     return torch.empty((0 if size is None else size,), dtype=torch.uint8, device=device)
+
+
+def _decoded(q: torch.Tensor, v: torch.Tensor, output: Any = None, **_: object) -> Any:
+    return v.new_empty(v.shape, dtype=q.dtype) if output is None else output
 
 
 def _no_draw(*_: object, **__: object) -> tuple[int, int]:
@@ -196,8 +224,16 @@ _SPEC_MAKER = re.compile(r"gen_\w+")
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
-    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module"
+    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_(?:module|kernel)"
 )
+#: CuTe DSL: cached getters of a dictionary that the kernel is put into when it is compiled.
+_KEEPER = re.compile(r"_get_compiled_(?:decode|mtp)_kernel\w*")
+#: CuTe DSL: functions that compile a kernel, and launch it on what they are given.
+_LAUNCHER = re.compile(
+    r"run_(?:pretranspose|nontranspose|mtp)_decode|_?(?:cp|chunk)_\w*delta_rule\w*_sm\d+"
+)
+#: CuTe DSL: those that keep constants for each size, and allocate what they return.
+_DECODER = re.compile(r"_gated_delta_rule_\w*bf16_state(?:_mtp)?|_gated_delta_rule_t1_rubin")
 #: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
 _KERNEL_CLASS = re.compile(r"\w+Kernel")
 #: Cake: classes whose instances are the programs, and what loads one.
@@ -221,6 +257,9 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 #: Functions that choose among kernels by sizes, which makes no difference to what is returned.
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
+    r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
+    r"|_admits|_selects|select_record"
+    r"|get_(?:tile_v|vec_size)_mtp|select_cake_\w+_variant|should_use_\w+_host"
 )
 
 
@@ -252,12 +291,14 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return lambda *args, **kwargs: (None, None)
     if name in _CAN:
         return lambda: True
-    if name in _SETUPS or _DEEP_GEMM.fullmatch(name):
+    if name in _SETUPS or _DEEP_GEMM.fullmatch(name) or _LAUNCHER.fullmatch(name):
         return _NOTHING
+    if _DECODER.fullmatch(name):
+        return _decoded
     if name in _BUILDERS:
         return _GIVING_NOTHING
     if name == "AutoTuner":
-        return _Tuner
+        return _Tuner(loaded)
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
     if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
@@ -269,6 +310,8 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
     if _CHOOSER.fullmatch(name):
         return _choosing(value)
     cached = isinstance(value, functools._lru_cache_wrapper)
+    if cached and _KEEPER.fullmatch(name):
+        return lambda *args, **kwargs: _KEPT
     if cached and _KERNEL_GETTER.fullmatch(name):
         return _recording(value, loaded, lambda *args, **kwargs: _gotten(value))
     return None

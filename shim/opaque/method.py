@@ -63,7 +63,13 @@ def build(
         RuntimeError: another copy of us has defined the op.
     """
     call = _Call(method)
-    kernels = Kernels(op.name, preload=preload)
+
+    def needs(arguments: Mapping[str, Any]) -> tuple[shadow.Loaded, ...]:
+        rest = {name: value for name, value in arguments.items() if name not in (_HOLDER, _STATE)}
+        holder = _find(op.name, arguments[_HOLDER])
+        return shadow.needed(lambda fakes: shadow.run_method(method, holder, fakes, call), rest)
+
+    kernels = Kernels(op.name, preload=preload, needs=needs)
 
     def run(**arguments: Any) -> Any:
         arguments.pop(_STATE, None)

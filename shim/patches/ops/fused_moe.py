@@ -99,7 +99,7 @@ def _fp8_channels(make: MakeTensor, m: int) -> dict[str, Any]:
     names = ("output1_scale_scalar", "output1_scale_gate_scalar", "output2_scale_scalar")
     return {
         "hidden_states": make(m, _HIDDEN, dtype=_FP8),
-        "hidden_states_scale": make(m, dtype=_SCALE),
+        "hidden_states_scale": make(m, 1, dtype=_SCALE),
         **_weights(make, _FP8),
         "gemm1_per_channel_weight_scale": make(_EXPERTS, 2 * _INNER, dtype=_SCALE),
         "gemm2_per_channel_weight_scale": make(_EXPERTS, _HIDDEN, dtype=_SCALE),

@@ -191,8 +191,10 @@ def install(modules: Collection[str] = ()) -> None:
         "_control_words": lambda *args, **options: (None, None),
         "_CURRENT_DEVICE": lambda: 0,
         "_front_resident_clusters": lambda index, arch, size: 74,
-        "load_cake_kimi_k3_latent_moe_module": lambda *args: Kernel("module"),
-        "load_cake_megamoe_topk_reduce_module": lambda *args: Kernel("module"),
+        **{
+            f"load_cake_{program}_module": lambda *args: Kernel("module")
+            for program in ("kimi_k3_latent_moe", "kimi_k3_tp12_tail", "megamoe_topk_reduce")
+        },
         **dict.fromkeys(
             ("get_num_sm", "get_device_sm_count", "device_sm_count"),
             lambda device: torch.cuda.get_device_properties(device).multi_processor_count,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import types
+from importlib import import_module
 from typing import Any
 
 from ...opaque.declare import Example, MakeTensor, Op, Uncovered
@@ -219,6 +222,46 @@ def _latent_tail(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _tail_workspace() -> Any:
+    """A workspace of rank 0 as its constructor leaves it, without the other ranks."""
+    import torch
+
+    tail: Any = import_module("flashinfer.experimental.kimi_k3_tp12_tail.cake_backend")
+    workspace = tail.KimiK3Tp12TailWorkspace.__new__(tail.KimiK3Tp12TailWorkspace)
+    flags = torch.zeros(8, dtype=torch.int32)
+    shared = types.SimpleNamespace(mc_ptr=0, uc_ptr_local=0, buffer_flags=flags)
+    names, room = ("k1_oneshot", "k1_twoshot", "k3"), 1024
+    vars(workspace).update(
+        rank=0,
+        world_size=tail.WORLD_SIZE,
+        device=torch.device("cuda", 0),
+        arch="sm_100a",
+        sm_count=148,
+        max_tokens=room,
+        my_col_begin=tail.COL_BEGIN[0],
+        my_cols=tail.PARTITION[0],
+        buffers=dict.fromkeys(names, shared),
+        peer_ptrs=dict.fromkeys(names, torch.zeros(tail.WORLD_SIZE, dtype=torch.int64)),
+        y=torch.zeros(room, _LATENT, dtype=torch.bfloat16),
+        gemm=torch.zeros(room, tail.PARTITION[0], dtype=torch.bfloat16),
+        _destroyed=False,
+        _last_stream=None,
+    )
+    return workspace
+
+
+def _tail(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "routed_partial": make(m, _LATENT),
+        "shared_partial": make(m, _KIMI),
+        "norm_weight": make(_LATENT),
+        "up_weight": make(_KIMI, _LATENT),
+        "out": make(m, _KIMI),
+        "workspace": _tail_workspace(),
+    }
+
+
 def _given(*names: str) -> Any:
     """A fake of a function that returns what it is given to write into."""
 
@@ -314,6 +357,16 @@ OPS: tuple[Op, ...] = (
         fake=_given("out"),
         capability=_BLACKWELL,
     ),
+    Op(
+        "kimi_k3_tp12_tail",
+        _tail,
+        mutates=("out",),
+        collective=True,
+        returned=lambda given: "out",
+        annotations={"workspace": "object"},
+        fake=_given("out"),  # likewise
+        capability=_BLACKWELL,
+    ),
     *(
         Op(
             f"qwen_3_{version}_block_rope_tables",
@@ -366,6 +419,5 @@ UNCOVERED: tuple[Uncovered, ...] = (
             *("Qwen35BlockWrapper.run", "qwen_3_8_block_bf16_decode", "Qwen38BlockWrapper.run"),
         )
     ),
-    Uncovered("kimi_k3_tp12_tail", "it takes its workspace as an object of a class of its own"),
     Uncovered("kimi_k3_vision_tower", "it takes its weights as an object of a class of its own"),
 )

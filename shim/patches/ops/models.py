@@ -28,12 +28,25 @@ def _number(make: MakeTensor) -> Any:
     return make(1, dtype=_SCALE, values=(1.0,))
 
 
-def _h3_norm(make: MakeTensor, m: int, index: str = "int64") -> dict[str, Any]:
+def _h3_positions() -> bool:
+    """Whether a row says by a number where it stands, as it does from 0.7.2 on."""
+    import inspect
+
+    from flashinfer.diffusion_ops import minimax_h3_bf16_pre_attention
+
+    return "rope_positions" in inspect.signature(minimax_h3_bf16_pre_attention).parameters
+
+
+def _h3_index(make: MakeTensor, m: int) -> Any:
+    return make(m, dtype="int64" if _h3_positions() else "int32")
+
+
+def _h3_norm(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
         "x": make(m, _H3),
         "x_norm_weight": make(_H3),
         **{name: make(_H3_TABLE, _H3) for name in ("adaln_scale", "adaln_shift")},
-        "adaln_index": make(m, dtype=index),
+        "adaln_index": _h3_index(make, m),
     }
 
 
@@ -42,13 +55,15 @@ def _h3_residual(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _h3_pre_attention(make: MakeTensor, m: int) -> dict[str, Any]:
+    positions: dict[str, Any] = {"rope_cos_sin": make(m, 96)}
+    if _h3_positions():
+        positions = {"rope_cos_sin": make(_H3_TABLE, 96), "rope_positions": _h3_index(make, m)}
     return {
         **_h3_norm(make, m),
         "qkv_weight": make(3 * _H3_ATTENTION, _H3),
         "q_norm_weight": make(_H3_HEAD),
         "k_norm_weight": make(_H3_HEAD),
-        "rope_cos_sin": make(_H3_TABLE, 96),
-        "rope_positions": make(m, dtype="int64"),
+        **positions,
         "ulysses_degree": 2,
         "out": make(2, m, _H3_HEADS // 2, 3, _H3_HEAD),
     }
@@ -86,6 +101,11 @@ def _h3_row_scales(make: MakeTensor) -> dict[str, Any]:
         "fc1_weight_q": make(2 * _H3_FFN, _H3, dtype=_FP8),
         "fc1_weight_scale": make(2 * _H3_FFN, dtype=_SCALE),
     }
+
+
+def _h3_fc1_fp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    index = {"adaln_index": make(m, dtype="int32")}
+    return {**_h3_norm(make, m), **index, **_h3_row_scales(make)}
 
 
 def _h3_mlp(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -141,7 +161,7 @@ def _h3_out(make: MakeTensor, m: int, block: int = 0) -> dict[str, Any]:
         "attn_out": make(2, m, _H3_HEADS // 2, _H3_HEAD),
         **(weight if block else {"o_weight": make(_H3, _H3_ATTENTION)}),
         **_h3_residual(make, m),
-        "gate_index": make(m, dtype="int64"),
+        "gate_index": _h3_index(make, m),
     }
 
 
@@ -304,7 +324,7 @@ OPS: tuple[Op, ...] = (
     _h3("fc1_swiglu_nvfp4", _h3_fc1_nvfp4, "workspace_q", "workspace_sf"),
     _h3(
         "fc1_swiglu_fp8",
-        lambda make, m: {**_h3_norm(make, m, "int32"), **_h3_row_scales(make)},
+        _h3_fc1_fp8,
         *("workspace_q", "workspace_scale"),
         **_ON_SM120,
     ),

@@ -198,11 +198,15 @@ def install(modules: Collection[str] = ()) -> None:
         "_RAW_STREAM": lambda index: 0,
         "_CAPTURING": lambda: False,
         "_use_raw_stream": lambda *args: contextlib.nullcontext(),
+        "_STREAM_CONTEXT": lambda *args: contextlib.nullcontext(),
+        "cluster_capacity": lambda *args: 74,
         "_control_words": lambda *args, **options: (None, None),
         "_CURRENT_DEVICE": lambda: 0,
         "_front_resident_clusters": lambda index, arch, size: 74,
-        "load_cake_kimi_k3_latent_moe_module": lambda *args: Kernel("module"),
-        "load_cake_megamoe_topk_reduce_module": lambda *args: Kernel("module"),
+        **{
+            f"load_cake_{program}_module": lambda *args: Kernel("module")
+            for program in ("kimi_k3_latent_moe", "kimi_k3_tp12_tail", "megamoe_topk_reduce")
+        },
         **dict.fromkeys(
             ("get_num_sm", "get_device_sm_count", "device_sm_count"),
             lambda device: torch.cuda.get_device_properties(device).multi_processor_count,
@@ -224,7 +228,9 @@ def install(modules: Collection[str] = ()) -> None:
                 if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
             if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
-                vars(module)["load"] = functools.cache(lambda *args: Kernel("module"))  # of Cake
+                load = functools.cache(lambda *args: Kernel("module"))  # of Cake
+                load.__module__ = name  # the shadow takes it for upstream's
+                vars(module)["load"] = load
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()

@@ -227,6 +227,15 @@ OPS = (
         )
     ),
     Op(
+        "cake_silu_and_mul_mxfp8_quantize",
+        _gated,
+        _FOUR,
+        function="silu_and_mul_mxfp8_quantize",
+        module="flashinfer.cake_gated_act_mxfp8_backend*",
+        capability=_BLACKWELL,
+        newest=(10, 7),
+    ),
+    Op(
         "per_token_group_quant_8bit",
         lambda make, m: {"x": make(m, _HIDDEN), "group_size": 128},
         _PAIR,

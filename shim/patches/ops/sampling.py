@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...opaque.declare import Example, MakeTensor, Op, Uncovered
+from ...opaque.declare import Example, MakeTensor, Op
 
 _VOCABULARY, _TOP_K, _TOP_P = 512, 8, 0.9
 _DRAFTED = 3
@@ -113,12 +113,4 @@ OPS = (
         fake=_slab_fake,
         capability=(9, 0),
     ),
-)
-
-_TRAINS = "it belongs to training: its own backward would be lost in an op"
-
-UNCOVERED = tuple(
-    Uncovered(f"chunked_lm_head_{kind}", _TRAINS)
-    for name in ("loss", "logprob", "support_logprob", "support_kl")
-    for kind in (name, f"det_{name}")
 )

@@ -1,6 +1,6 @@
 """Every declared op with FlashInfer's own kernels: eager against every way of compiling it.
 
-    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/gpu_ops.py [--save FILE] [--jobs N] [--limit S] [OP...]
+    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/gpu_ops.py [OPTIONS] [OP...]        # see --help
 
 For each op and each number of rows, FlashInfer's function is called in eager code, twice, for the
 kernel's own spread from run to run; then compiled with fullgraph=True by each backend; then

@@ -14,7 +14,7 @@ import torch
 
 from .declare import Count, GivenBack
 from .identity import take_over
-from .later import Later, make
+from .later import Later, maker
 from .schema import Schema
 
 #: By number, which argument a result is, if it is one.
@@ -33,13 +33,14 @@ def dispatching(
         later: makes what takes the same arguments and calls the op.
         eager: called instead of ``original`` where nobody watches.
     """
+    make = maker(later)
     untraced = original if eager is None else eager
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling
     active_modes = torch._C._len_torch_dispatch_stack
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or active_modes():
-            make(later)
+            make()
             return later.traced(*args, **kwargs)
         return untraced(*args, **kwargs)
 

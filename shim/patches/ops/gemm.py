@@ -581,8 +581,14 @@ OPS = (
         out=("out",),
         capability=_SM100,
     ),
-    Op("m_grouped_fp8_gemm_nt_contiguous", _deep_contiguous, "()", mutates=("d",)),
-    Op("m_grouped_fp8_gemm_nt_masked", _deep_masked, "()", mutates=("d",)),
+    Op(
+        "m_grouped_fp8_gemm_nt_contiguous",
+        _deep_contiguous,
+        "()",
+        mutates=("d",),
+        capability=_SM100,
+    ),
+    Op("m_grouped_fp8_gemm_nt_masked", _deep_masked, "()", mutates=("d",), capability=_SM100),
     Op(
         "fp8_blockscale_gemm_sm90",
         lambda make, m: {"input": make(m, _K), "weight": make(_N, _K)},

@@ -36,7 +36,7 @@ ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
-TRITON_KERNELS = ("flashinfer.triton.page",)
+TRITON_KERNELS = ("flashinfer.triton.page", "flashinfer.triton.ulysses")
 LATE_KERNELS = ("flashinfer.jit.bgmv_moe",)
 
 #: The constant that kernels write, one that every dtype has.

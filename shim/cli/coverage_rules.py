@@ -48,7 +48,7 @@ _MODULES_APART = {
 _NAMES_APART = {
     "builds or loads a kernel": (
         *("gen_*", "get_*_module*", "*_warmup", "warm_up", "*.prewarm_*", "precompile_*"),
-        *("*_preload",),
+        *("*_preload", "allreduce_mhc_post_prenorm_prepare"),
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
@@ -56,6 +56,7 @@ _NAMES_APART = {
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
+        *("route_arch", "default_cache_path"),
         *(
             "*_route",
             "*_variant",
@@ -68,13 +69,14 @@ _NAMES_APART = {
     "asks what is supported": (
         *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),
         *("*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
-        *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights"),
+        *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights", "capability"),
     ),
-    "checks what it is given": ("validate_*", "require_*", "ensure_*", "check_inputs"),
+    "checks what it is given": ("validate_*", "require_*", "ensure_*", "verify_*", "check_inputs"),
     "makes or measures workspaces": (
         *("*workspace_size*", "*_bytes", "*_bytes_kcp", "allocate_*", "*_allocate_*"),
         *("create_*workspace", "*create_workspace", "*_destroy_workspace", "*_reset_workspace"),
-        *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad"),
+        *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad", "pack_strided_memory"),
+        *("UlyssesCommunicator.allocate_output", "UlyssesCommunicator.input_buffer"),
         *("*_train_workspace", "*_forward_workspace", "*_train_arena"),
     ),
     "prepares weights or buffers": (
@@ -89,7 +91,7 @@ _NAMES_APART = {
     ),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
-        *("padded_seq_len", "min_block_table_width"),
+        *("padded_seq_len", "min_block_table_width", "payload_spec", "moe_a2a_active_rank_mask"),
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
     ),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),

@@ -258,6 +258,7 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
     r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
+    r"|_should_use_oneshot"
     r"|_admits|_selects|select_record"
     r"|get_(?:tile_v|vec_size)_mtp|select_cake_\w+_variant|should_use_\w+_host|_use_cuda_norm"
     r"|_dsl_captured_arch|\w*cute_dsl_supports_arch"

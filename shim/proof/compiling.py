@@ -14,7 +14,7 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..opaque.declare import MakeTensor
-from ..opaque.registry import NAMESPACE
+from ..opaque.later import NAMESPACE
 from .comparing import difference, one_line
 from .examples import MOST_FRAMES, Example
 from .making import arguments_of, fake, on

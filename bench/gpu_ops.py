@@ -1,6 +1,6 @@
 """Every declared op with FlashInfer's own kernels: eager against every way of compiling it.
 
-    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/gpu_ops.py [--save FILE] [--jobs N] [OP...]
+    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/gpu_ops.py [OPTIONS] [OP...]        # see --help
 
 For each op and each number of rows, FlashInfer's function is called in eager code, twice, for the
 kernel's own spread from run to run; then compiled with fullgraph=True by each backend; then
@@ -224,12 +224,16 @@ def try_stack(m: int) -> dict[str, str]:
     return ways
 
 
-def apart(words: list[str]) -> dict[str, Any]:
-    """What this script prints last in a process of its own."""
+def apart(words: list[str], limit: float | None = None) -> dict[str, Any]:
+    """What this script prints last in a process of its own, if it ends within so many seconds."""
     environ = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    child = subprocess.run(
-        [sys.executable, __file__, *words], capture_output=True, text=True, env=environ, check=False
-    )
+    command = [sys.executable, __file__, *words]
+    try:
+        child = subprocess.run(
+            command, capture_output=True, text=True, env=environ, check=False, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        return {"late": f"its kernels were not built within {limit:.0f} s"}
     try:
         answer: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -237,14 +241,18 @@ def apart(words: list[str]) -> dict[str, Any]:
     return answer
 
 
-def one_by_one(ops: list[str], jobs: int) -> list[dict[str, Any]]:
+def one_by_one(ops: list[str], jobs: int, limit: float) -> list[dict[str, Any]]:
     """Try each op in a process of its own, several at once, since kernels take long to build."""
 
     def call(name: str) -> dict[str, Any]:
         start = time.monotonic()
-        answer = apart(["--only", name])
-        died = answer.get("died")
-        row = answer if died is None else {"op": name, "spread": 0.0, "ways": {"process": died}}
+        answer = apart(["--only", name], limit)
+        if "late" in answer:
+            row = {"op": name, "refused": answer["late"], "ways": {}}
+        elif "died" in answer:
+            row = {"op": name, "spread": 0.0, "ways": {"process": answer["died"]}}
+        else:
+            row = answer
         print(f"{time.monotonic() - start:.0f} s: {json.dumps(row)}", flush=True)
         return row
 
@@ -272,9 +280,15 @@ def main() -> int:
     parser.add_argument("ops", nargs="*", metavar="OP")
     parser.add_argument("--save", metavar="FILE")
     parser.add_argument("--jobs", type=int, default=8, metavar="N", help="processes side by side")
+    parser.add_argument(
+        "--limit", type=float, default=600, metavar="S", help="give up on an op after S seconds"
+    )
     parser.add_argument("--only", metavar="OP", help=argparse.SUPPRESS)
     parser.add_argument("--stack", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    for target in [r.target for r in shim.status()]:
+        with contextlib.suppress(Exception):  # parts that are imported when they are called
+            import_module(target.partition(":")[0])
     records = {r.patch: r for r in shim.status() if r.patch in OPS}
     if options.only:
         print(json.dumps(try_op(OPS[options.only], live(records[options.only].target))))
@@ -294,7 +308,7 @@ def main() -> int:
             rows.append({"op": name, "refused": why, "ways": {}})
         else:
             tried.append(name)
-    rows += one_by_one(tried, options.jobs)
+    rows += one_by_one(tried, options.jobs, options.limit)
     stacks = {} if options.ops else apart(["--stack"])
     print(json.dumps({"stack": stacks}), flush=True)
     good = ("equal", "within its own spread", NOT_CAPTURED, DRAWS)

@@ -328,6 +328,10 @@ def test_what_a_forward_calls_is_not_set_apart(name: str) -> None:
     assert apart(Definition("flashinfer.anything", name)) == ""
 
 
+def test_a_launch_is_not_set_apart_by_its_module() -> None:
+    assert apart(Definition("flashinfer.jit.anything", "run_anything")) == ""
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [

@@ -57,7 +57,7 @@ def build(
     """
 
     def traced() -> Callable[..., Any]:
-        signature = signature_of(function)
+        signature = _with_keywords(signature_of(function), op.keywords)
         behind = kernels
         if behind is None:
             needs = _seeing(op, signature, functools.partial(_needed, function))
@@ -90,6 +90,16 @@ def promised(op: Op, traced: Callable[[], Callable[..., Any]], *, at_once: bool)
 
 def _named(op: Op) -> str:
     return op.name.replace(".", "_")
+
+
+def _with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+    """The signature with parameters of their own for what goes by ``**kwargs``."""
+    if not names:
+        return signature
+    kind = inspect.Parameter.VAR_KEYWORD
+    written = [p for p in signature.parameters.values() if p.kind is not kind]
+    named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
+    return signature.replace(parameters=[*written, *named])
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,9 @@ def captured(subject: Subject) -> Json:
     def call() -> Any:
         return watched(subject.function)(**subject.arguments(Maker(meaningless), PLAIN))
 
-    call()
+    not_run = child_side.error_of(call)
+    if not_run:
+        return {"not run": not_run}
     torch.cuda.is_current_stream_capturing = lambda: True
     try:
         capture.is_loaded = noted

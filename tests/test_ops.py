@@ -108,6 +108,8 @@ def test_a_capture_takes_a_call_that_ran_and_refuses_one_that_would_load(
         pytest.skip("no capture takes a call that moves on a generator")
     skip_what_a_kernel_returns(world, op, shared)
     captured = with_us(world, op, shared)["captured"]
+    if "not run" in captured:
+        pytest.skip(f"it does not run here: {captured['not run']}")
     assert captured["again"] is None, captured
     refused = captured["first"] and "inside a CUDA graph capture" in captured["first"][1]
     assert bool(refused) == bool(captured["kernels"]), captured

@@ -51,8 +51,8 @@ def dispatching(
     return take_over(replacement, original)
 
 
-def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
-    """``op`` behind its carriers. Traced by Dynamo, so plain Python throughout."""
+def encoding(op: Callable[..., Any], schema: Schema, function: str) -> Callable[..., Any]:
+    """``op`` behind its carriers; errors name ``function``. Traced by Dynamo, so plain Python."""
     if not schema.carriers:
         return op
     carriers = tuple(schema.carriers.items())
@@ -60,7 +60,10 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
     def traced(**named: Any) -> Any:
         for name, carrier in carriers:
             if name in named:
-                values = carrier.encode(named.pop(name))
+                try:
+                    values = carrier.encode(named.pop(name))
+                except TypeError as fault:
+                    raise TypeError(f"{function}(): {fault.args[0]}") from None
                 for i, part in enumerate(carrier.parts):
                     named[part.name] = values[i]
         return op(**named)

@@ -280,6 +280,7 @@ _CHOOSER = re.compile(
     r"|_admits|_selects|select_record"
     r"|get_(?:tile_v|vec_size)_mtp|select_cake_\w+_variant|should_use_\w+_host"
     r"|select_cake_\w+_template|(fp8|nvfp4)_blackwell_\w+"
+    r"|_use_cuda_norm|_dsl_captured_arch|\w*cute_dsl_supports_arch"
 )
 
 

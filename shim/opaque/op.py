@@ -159,7 +159,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             ordered=ordered,
             captured=body.captured and not refusal,
         )
-        return encoding(registry.define(name, tag, whole), schema)
+        return encoding(registry.define(name, tag, whole), schema, op.path)
 
     def bound(traced: Callable[..., Any]) -> Callable[..., Any]:
         return binding(op.path, signature, kinds(signature, op.annotations), traced)

@@ -55,12 +55,11 @@ def build(
     if kernels is None:
         needs = _seeing(op, signature, functools.partial(_needed, function))
         kernels = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
-    body = Body(
-        signature,
-        function if eager is None else eager,
-        fake or _seeing(op, signature, _answer(op, function, kernels)),
-        kernels,
-    )
+    run = function if eager is None else eager
+    fake = fake or _seeing(op, signature, _answer(op, function, kernels))
+    if op.kept:
+        run, fake = _copying(run), _copying(fake)
+    body = Body(signature, run, fake, kernels)
     tag = registry.Tag(release, _set_variables(op.variables))
     return dispatching(function, define(op, body, tag), eager)
 
@@ -279,6 +278,17 @@ def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[
 
 def _needed(function: Callable[..., Any], /, **arguments: Any) -> tuple[Loaded, ...]:
     return shadow.needed(lambda fakes: shadow.run(function, fakes), arguments)
+
+
+def _copying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a copy of its result, unless that is an argument."""
+
+    def copying(**arguments: Any) -> Any:
+        result = function(**arguments)
+        given = any(result is value for value in arguments.values())
+        return result if given else result.clone()
+
+    return copying
 
 
 def _set_variables(beginnings: tuple[str, ...]) -> str:

@@ -48,9 +48,11 @@ _MODULES_APART = {
 #: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
 #: be sure of it: what none fits is listed as not looked at yet.
 _NAMES_APART = {
+    "describes functions and tensors to upstream's own code": ("experimental_backend", "make_ptr"),
     "builds or loads a kernel": (
+        *("configure_cute_dsl_cache_dir", "get_prims_ts_compile_options"),
         *("gen_*", "get_*_module*", "*_warmup", "warm_up", "*.prewarm_*", "precompile_*"),
-        *("*_preload",),
+        *("*_preload", "allreduce_mhc_post_prenorm_prepare"),
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
@@ -58,6 +60,7 @@ _NAMES_APART = {
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
+        "default_cache_path",
         *(
             "*_route",
             "route_arch",
@@ -66,22 +69,25 @@ _NAMES_APART = {
             "*_manifest",
             "get_*_launch_config",
             "get_mtp_config",
+            "make_*_tune_cache",
         ),
     ),
     "asks what is supported": (
         *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),
         *("*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
-        *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights"),
+        *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights", "capability"),
     ),
-    "checks what it is given": ("validate_*", "require_*", "ensure_*", "check_inputs"),
+    "checks what it is given": ("validate_*", "require_*", "ensure_*", "verify_*", "check_inputs"),
     "makes or measures workspaces": (
         *("*workspace_size*", "*_bytes", "*_bytes_kcp", "allocate_*", "*_allocate_*"),
         *("create_*workspace", "*create_workspace", "*_destroy_workspace", "*_reset_workspace"),
-        *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad"),
+        *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad", "pack_strided_memory"),
+        *("UlyssesCommunicator.allocate_output", "UlyssesCommunicator.input_buffer"),
         *("*_train_workspace", "*_forward_workspace", "*_train_arena", "empty_outputs"),
     ),
     "prepares weights, buffers or calls": (
         *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
+        *("create_scale_factor_tensor", "kimi_k3_fp8_projection_launcher"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
         *("zero_post_weight", "clear_launch_plans"),
     ),
@@ -93,8 +99,11 @@ _NAMES_APART = {
     ),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
-        *("padded_seq_len", "min_block_table_width", "kind_slots"),
+        *("padded_seq_len", "min_block_table_width", "payload_spec", "moe_a2a_active_rank_mask"),
+        "kind_slots",
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
+        # A recipe of FP4 as a number and back, and the largest scale that it allows.
+        *("nvfp4_4over6_code", "nvfp4_4over6_from_code", "nvfp4_e4m3_max"),
     ),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }

@@ -81,6 +81,8 @@ class Op:
             have such parameters: they save a look at the contents of tensors.
         annotations: of parameters where upstream's own are missing or of no use, such as
             ``Tensor | float``; ``None`` for one that has to stay at its default.
+        keywords: parameters that upstream takes by ``**kwargs``, all optional; ``annotations`` say
+            what they are.
         fake: the results without their data, from the arguments by keyword, where the function
             cannot be run in shadow; the reason stands beside it.
         state: of a method: attributes of its object that decide what the results look like,
@@ -107,6 +109,7 @@ class Op:
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    keywords: tuple[str, ...] = ()
     fake: Callable[..., Any] | None = None
     state: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()

@@ -344,7 +344,10 @@ class _Table(dict[Any, Any]):
     """
 
     def __getitem__(self, key: Any) -> Any:
-        return super().__getitem__(_hashable(key))
+        hashable = _hashable(key)
+        if hashable is not key and not super().__contains__(hashable):
+            hash(key)  # raises, so that the call is made again with the sizes at hand
+        return super().__getitem__(hashable)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(_hashable(key), value)

@@ -14,6 +14,7 @@ from typing import Any
 from ...opaque.declare import MakeTensor, Op, Traces, Uncovered
 
 _HIDDEN, _EXPERTS, _TOP_K, _RANKS = 256, 4, 2, 2
+_HEADS, _HEAD = 8, 128
 #: Rows that the workspaces of examples have room for.
 _ROOM = 1024
 _HOPPER = (9, 0)
@@ -246,7 +247,7 @@ def _sanitize(make: MakeTensor, m: int) -> dict[str, Any]:
 
 def _context(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
-        "partial_o": make(m, _EXPERTS, _RANKS, 128),
+        "partial_o": make(m, _EXPERTS, _RANKS, _HEAD),
         "softmax_stats": make(m, _EXPERTS, _RANKS, 2, dtype="float32"),
         "workspace": make(_RANKS, 1 << 16, dtype="int64"),
         "cp_rank": 0,
@@ -261,15 +262,120 @@ def _exchanged(partial_o: Any, softmax_stats: Any, **_: Any) -> Any:
 def _ulysses(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
         "fa": 1 << 40,  # the address of its C++ object
-        "inp": make(1, m, 8, 128),
-        "out": make(1, _RANKS * m, 8 // _RANKS, 128),
+        "inp": make(1, m, _HEADS, _HEAD),
+        "out": make(1, _RANKS * m, _HEADS // _RANKS, _HEAD),
         "B": 1,
         "S_local": m,
-        "H": 8,
-        "D": 128,
+        "H": _HEADS,
+        "D": _HEAD,
         "mode": 0,
     }
 
+
+def _lowp(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {"rank": 0, "world_size": _RANKS}
+
+
+def _projected(make: MakeTensor, m: int, names: str) -> dict[str, Any]:
+    return {name: make(1, m, _HEADS, _HEAD) for name in names}
+
+
+def _of_heads(make: MakeTensor, **dtypes: str) -> dict[str, Any]:
+    return {name: make(1, _HEADS, _HEAD, dtype=dtype) for name, dtype in dtypes.items()}
+
+
+def _greatest(make: MakeTensor, m: int, group: int) -> Any:
+    """One number for each group of rows that m rows can touch, wherever they begin."""
+    return make(1, _HEADS, (m + 2 * group - 2) // group, dtype="float32")
+
+
+def _payload(make: MakeTensor, m: int) -> Any:
+    spec = import_module("flashinfer.comm._ulysses_lowp").payload_spec
+    sizes = spec(
+        batch_size=1, local_sequence=m, num_heads=_HEADS, head_dim=_HEAD, world_size=_RANKS
+    )
+    return make(_RANKS, sizes["chunk_bytes"], dtype="uint8")
+
+
+def _sums(make: MakeTensor, m: int) -> dict[str, Any]:
+    return _projected(make, m, "kv")
+
+
+def _q_greatest(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_lowp(make, m), **_projected(make, m, "q")}
+
+
+def _k_greatest(make: MakeTensor, m: int) -> dict[str, Any]:
+    mean = _of_heads(make, k_mean_global="bfloat16")
+    return {**_lowp(make, m), **_projected(make, m, "k"), **mean}
+
+
+def _packed_q(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_q_greatest(make, m),
+        "q_amax_final": _greatest(make, m, 32),
+        "send_u8": _payload(make, m),
+    }
+
+
+def _kv_statistics(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_of_heads(make, k_mean_global="bfloat16", v_scale_global="float32"),
+        "k_amax_final": _greatest(make, m, 64),
+    }
+
+
+def _packed_kv(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = {**_lowp(make, m), **_projected(make, m, "kv")}
+    return {**rows, **_kv_statistics(make, m), "send_u8": _payload(make, m)}
+
+
+def _packed_qkv(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_lowp(make, m),
+        **_projected(make, m, "qkv"),
+        **_kv_statistics(make, m),
+        "q_amax_final": _greatest(make, m, 32),
+    }
+
+
+def _unpacked(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "recv_u8": _payload(make, m),
+        "batch_size": 1,
+        "local_sequence": m,
+        "local_heads": _HEADS // _RANKS,
+        "head_dim": _HEAD,
+        "world_size": _RANKS,
+    }
+
+
+def _values(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_projected(make, m, "v"), **_of_heads(make, v_scale_global="float32")}
+
+
+def _head_chunk(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = {name: make(1, m, _HEADS, _HEAD) for name in ("query", "key", "value")}
+    return {**rows, "world_size": _RANKS, "head_offset": 1, "head_count": 2}
+
+
+def _chunk(query: Any, world_size: int, head_count: int, **_: Any) -> Any:
+    batch, rows, _heads, size = query.shape
+    return query.new_empty((batch, rows, world_size * head_count, 3 * size))
+
+
+def _merged_chunk(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "received": make(1, m, _RANKS * 2, _HEAD),
+        "world_size": _RANKS,
+        "local_heads": _HEADS // _RANKS,
+        "head_offset": 1,
+        "out": make(1, m, _HEADS, _HEAD),
+    }
+
+
+#: Of an example of what runs on compute capability 8.9 and 12.0 alone.
+_ADA: Mapping[str, Any] = {"arch": "12.0", "capability": (8, 9), "annotations": {"out": "None"}}
 
 OPS: tuple[Op, ...] = (
     Op(
@@ -345,6 +451,23 @@ OPS: tuple[Op, ...] = (
         capability=_HOPPER,
     ),
     Op("ulysses_a2a", _ulysses, "()", mutates=("out",), collective=True, capability=_HOPPER),
+    # In shadow both import Triton, which not every torch comes with.
+    Op("pack_ulysses_qkv_head_chunk", _head_chunk, out=("out",), fake=_chunk),
+    Op(
+        "merge_ulysses_output_head_chunk",
+        _merged_chunk,
+        out=("out",),
+        fake=lambda out, **_: out,
+    ),
+    # On the way to an exchange in eight bits.
+    Op("k_sum_v_amax", _sums, "(Tensor, Tensor)", **_ADA),
+    Op("q_grouped_amax", _q_greatest, **_ADA),
+    Op("k_grouped_amax", _k_greatest, **_ADA),
+    Op("quant_q_into_payload", _packed_q, "()", mutates=("send_u8",), **_ADA),
+    Op("quant_kv_into_payload", _packed_kv, "()", mutates=("send_u8",), **_ADA),
+    Op("quant_qkv_pack", _packed_qkv, out=("out",), **{**_ADA, "annotations": {}}),
+    Op("unpack_for_sage", _unpacked, f"({', '.join(['Tensor'] * 5)})", **_ADA),
+    Op("quant_v_fp8_with_scale", _values, **_ADA),
 )
 
 _WRITTEN_BY_ALL = "it returns views of memory into which the other ranks write"

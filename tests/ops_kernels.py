@@ -212,6 +212,7 @@ def install(modules: Collection[str] = ()) -> None:
             lambda device: torch.cuda.get_device_properties(device).multi_processor_count,
         ),
         "get_compute_capability": lambda device: capability,
+        "device_cc": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
         "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),

@@ -73,6 +73,8 @@ class Op:
             ranks share is no such parameter: nobody but them reads it.
         returned: the name of the argument that the function returns, from the arguments given, by
             keyword; empty where it returns a tensor of its own. For collectives alone.
+        kept: set where the result lies in memory that upstream keeps and writes into again: the op
+            returns a copy of it.
         unseen: parameters that concern the contents of tensors alone; a fake is asked for with
             their defaults.
         assumed: arguments with which a fake is asked for, whatever the call gives, in releases that
@@ -103,6 +105,7 @@ class Op:
     draws: tuple[str, ...] | None = None
     collective: bool = False
     returned: Callable[[Mapping[str, Any]], str] | None = None
+    kept: bool = False
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)

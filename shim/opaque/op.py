@@ -62,12 +62,11 @@ def build(
         if behind is None:
             needs = _seeing(op, signature, functools.partial(_needed, function))
             behind = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
-        body = Body(
-            signature,
-            function if eager is None else eager,
-            fake or _seeing(op, signature, _answer(op, function, behind)),
-            behind,
-        )
+        run = function if eager is None else eager
+        answer = fake or _seeing(op, signature, _answer(op, function, behind))
+        if op.kept:
+            run, answer = _copying(run), _copying(answer)
+        body = Body(signature, run, answer, behind)
         return define(op, body, registry.Tag(release, _set_variables(op.variables)))
 
     return dispatching(function, promised(op, traced, at_once=at_once), eager)
@@ -316,6 +315,17 @@ def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[
 
 def _needed(function: Callable[..., Any], /, **arguments: Any) -> tuple[Loaded, ...]:
     return shadow.needed(lambda fakes: shadow.run(function, fakes), arguments)
+
+
+def _copying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a copy of its result, unless that is an argument."""
+
+    def copying(**arguments: Any) -> Any:
+        result = function(**arguments)
+        given = any(result is value for value in arguments.values())
+        return result if given else result.clone()
+
+    return copying
 
 
 def _set_variables(beginnings: tuple[str, ...]) -> str:

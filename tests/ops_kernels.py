@@ -292,10 +292,17 @@ def _do_without_sources() -> None:
 
 def _import_triton_kernels() -> None:
     """Import what upstream imports when it is called, without letting torch find a Triton."""
+    with with_triton():
+        for module in TRITON_KERNELS:
+            importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def with_triton() -> Iterator[None]:
+    """Within it Triton can be imported, as kernels; torch never finds it."""
     finder = TritonFinder()
     sys.meta_path.append(finder)
-    for module in TRITON_KERNELS:
-        importlib.import_module(module)
+    yield
     sys.meta_path.remove(finder)
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         del sys.modules[name]
@@ -349,7 +356,7 @@ def _written(frame: FrameType | None) -> list[torch.Tensor]:
 
 @functools.cache
 def _op(function: str, module: str) -> Op | None:
-    """The op of a function; of those that share its name the one for its module, if there is one."""
+    """The op of a function: of those that share its name the one for its module, if there is."""
     named = [op for op in OPS.values() if op.path == function and fnmatchcase(module, op.module)]
     return named[0] if named else OPS.get(function)
 

@@ -245,6 +245,8 @@ def run(
         "PYTHONPATH": os.pathsep.join(map(str, entries)),
         "FLASHINFER_CUDA_ARCH_LIST": world.arch,
     }
+    if world.packages and world.arch != World.arch:
+        variables["CUTE_DSL_ARCH"] = f"sm_{world.arch.replace('.', '')}"
     return children.run_child(
         None,
         scratch=scratch,

@@ -163,7 +163,7 @@ def answer_for_the_machine() -> None:
     CUDA's runtime library is, and the compiler of cuda.tile where that is installed. The list of
     Cake's kernels lies among C++ sources, which our trees lack: it is empty.
     """
-    with contextlib.suppress(ModuleNotFoundError), _triton():
+    with contextlib.suppress(ModuleNotFoundError), with_triton():
         _import_comm()
     with contextlib.suppress(ModuleNotFoundError):
         cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
@@ -349,14 +349,14 @@ def _import_comm() -> None:
 
 def _import_late(modules: Iterable[str]) -> None:
     """Import what upstream imports when it is called, where a release has it."""
-    with _triton():
+    with with_triton():
         for module in modules:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
 
 
 @contextlib.contextmanager
-def _triton() -> Iterator[None]:
+def with_triton() -> Iterator[None]:
     """Within it Triton can be imported; torch is not to find one."""
     finder = TritonFinder()
     sys.meta_path.append(finder)

@@ -8,7 +8,7 @@ returns and what our op says that it returns.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import sys
 import types
@@ -71,6 +71,7 @@ def install() -> None:
         "current_stream": lambda *_: still,
         "Event": lambda **_: still,
         "synchronize": lambda *_: None,
+        "current_device": lambda: 0,
     }.items():
         setattr(torch.cuda, name, stand_in)
     for name, module in list(sys.modules.items()):
@@ -79,11 +80,16 @@ def install() -> None:
         for attribute in list(vars(module)):
             if attribute.lstrip("_").startswith("gen_") and callable(getattr(module, attribute)):
                 setattr(module, attribute, _in(name, lambda *args, **options: Spec()))
+        if hasattr(module, "build_and_load_cute_dsl_kernel"):
+            built = _in(name, lambda *args, **options: Planned("compiled"))
+            module.build_and_load_cute_dsl_kernel = built  # type: ignore[attr-defined]
         if hasattr(module, "determine_attention_backend"):
             answer = _in(name, lambda *args, **options: "fa2")
             module.determine_attention_backend = answer  # type: ignore[attr-defined]
         if hasattr(module, "get_compute_capability"):
-            capability = _in(name, lambda device: (8, 0))
+            # The oldest card that has kernels of the one kind or the other.
+            oldest = (10, 0) if importlib.util.find_spec("cutlass") else (8, 0)
+            capability = _in(name, lambda device, oldest=oldest: oldest)
             module.get_compute_capability = capability  # type: ignore[attr-defined]
 
 

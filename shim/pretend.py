@@ -83,8 +83,8 @@ def _do_without_a_device_guard() -> None:
     """Let indexing, ``contiguous``, ``copy_`` and ``cuda`` work on fake CUDA tensors.
 
     Without a device there is no device guard for them. Plain slices and whole numbers become the
-    narrow and select that they are, a tensor the index that it is, a contiguous copy the clone
-    that it is; what is on the device stays there; all else is left.
+    narrow and select that they are, None a new dimension, a tensor the index that it is, a
+    contiguous copy the clone that it is; what is on the device stays there; all else is left.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -98,9 +98,16 @@ def _do_without_a_device_guard() -> None:
             return torch.ops.aten.index.Tensor(self, [index])
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             return indexed(self, index)
+        if ... in items:
+            place = items.index(...)
+            more = self.dim() - sum(not (item is None or item is ...) for item in items)
+            items = (*items[:place], *[slice(None)] * more, *items[place + 1 :])
         result, dim = self, 0
         for item in items:
-            if isinstance(item, slice):
+            if item is None:
+                result = result.unsqueeze(dim)
+                dim += 1
+            elif isinstance(item, slice):
                 size = result.shape[dim]
                 start = 0 if item.start is None else _from_front(item.start, size)
                 stop = size if item.stop is None else _from_front(item.stop, size)
@@ -146,4 +153,4 @@ def _is_plain(item: Any) -> bool:
         bounds = (item.start, item.stop)
         plain = (b is None or isinstance(b, int) or not (b < 0) for b in bounds)
         return item.step is None and all(plain)
-    return isinstance(item, int) and not isinstance(item, bool)
+    return item is None or item is ... or (isinstance(item, int) and not isinstance(item, bool))

@@ -35,7 +35,10 @@ ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
-TRITON_KERNELS = ("flashinfer.triton.page",)
+TRITON_KERNELS = ("flashinfer.triton.page", "flashinfer.triton.gdn_paged")
+
+#: Those that need Triton when they are imported, and what they import when they are called.
+IN_TRITON = ("flashinfer.mamba.ssd_combined", "flashinfer.mamba.cake_ssd_combined")
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -89,6 +92,9 @@ class Kernel(oracle.Stub):
         return Made("result")
 
 
+Kernel.__module__ = "tvm_ffi.tests"  # to the shadow it is a kernel like any other
+
+
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Lets Triton, which does not come with a CPU build of torch, be imported as kernels."""
 
@@ -100,7 +106,9 @@ class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return Kernel(spec.name)
+        made = Kernel(spec.name)
+        vars(made)["__version__"] = "3.6.0"
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing to run."""
@@ -148,9 +156,13 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 def answer_for_the_machine() -> None:
     """Say what is there beside FlashInfer's Python, and what is not.
 
-    Where cuda.tile is installed its compiler is, too, which comes with CUDA. The list of Cake's
-    kernels lies among C++ sources, which our trees lack: it is empty.
+    Where cuda.tile is installed its compiler is, too, which comes with CUDA; cuDNN is there. The
+    list of Cake's kernels lies among C++ sources, which our trees lack: it is empty.
     """
+    _import_with_triton(IN_TRITON)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("flashinfer.cudnn.linear_attention")
+        _answer("_check_cudnn_frontend", lambda *args, **options: None)
     with contextlib.suppress(ModuleNotFoundError):
         cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
         cake._manifest = functools.cache(lambda: {"variants": []})
@@ -167,7 +179,7 @@ def install() -> None:
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
-    _import_triton_kernels()
+    _import_with_triton(TRITON_KERNELS)
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     capability = tuple(map(int, ARCH.split(".")))
@@ -175,6 +187,10 @@ def install() -> None:
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
+        "_run_la_graph": _run_graph,
+        "_load_generated_program": lambda *args, **options: Kernel("program"),
+        "get_cake_kda_packed_t1_module": lambda *args: Kernel("module"),
+        "get_flash_kda_packed_t1_module": lambda *args: Kernel("module"),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
@@ -184,6 +200,12 @@ def install() -> None:
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
+
+
+def _run_graph(*args: Any, final_state: Any = None, **options: Any) -> Any:
+    """Of cuDNN: writes into its output and the state, and returns that."""
+    Kernel("graph")(*args)
+    return final_state
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:
@@ -220,12 +242,13 @@ def _do_without_sources() -> None:
                     setattr(module, asked, forgiving(value))
 
 
-def _import_triton_kernels() -> None:
-    """Import what upstream imports when it is called, without letting torch find a Triton."""
+def _import_with_triton(modules: Sequence[str]) -> None:
+    """Import what needs Triton, without letting torch find one."""
     finder = TritonFinder()
     sys.meta_path.append(finder)
-    for module in TRITON_KERNELS:
-        importlib.import_module(module)
+    for module in modules:
+        with contextlib.suppress(ImportError):  # not every release has all of them, and packages
+            importlib.import_module(module)
     sys.meta_path.remove(finder)
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         del sys.modules[name]

@@ -27,6 +27,10 @@ _STRIDED = "torch hands it tensors with other strides than the function takes"
 _UNCOUNTED = "the stand-in for its kernel is not counted"
 _IN_PARTS = "it writes into parts of a tuple, which the stand-in for its kernel does not see"
 
+_UNCOUNTABLE = "it is torch code throughout, of which no kernel is counted"
+_WHEN_LAUNCHED = "upstream refuses strides where it launches, which is when the graph runs"
+_KEPT = "upstream keeps a workspace of the calls with data for those without"
+
 LIMITS: Mapping[tuple[str, str], str] = {
     (_GRAPHS, "nvfp4_kv_dequantize_paged"): _FOURTH,
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
@@ -80,4 +84,10 @@ LIMITS: Mapping[tuple[str, str], str] = {
         )
     },
     (_WRITES, "rope_quantize_fp8_append_paged_kv_cache"): _IN_PARTS,
+    (_COMPILED, "gdn_fused_decode_step"): _GREATEST,
+    (_FAKE, "gdn_fused_decode_step"): _GREATEST,
+    (_TURNS, "gdn_fused_decode_step"): _UNCOUNTABLE,
+    (_FAKE, "chunk_gated_delta_rule"): _WHEN_LAUNCHED,
+    (_FAKE, "chunk_gated_delta_rule_paged"): _WHEN_LAUNCHED,
+    (_FAKE, "ssd_combined_fwd"): _KEPT,
 }

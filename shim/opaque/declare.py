@@ -28,8 +28,9 @@ class MakeTensor(Protocol):
         ...
 
 
-#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None.
-Count = int | list[int] | tuple[int, int]
+#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None,
+#: ``(True, False, True)`` one with a None in the middle.
+Count = int | list[int] | tuple[int, int] | tuple[bool, ...]
 
 #: The argument that a result is, from the arguments that were given, by keyword.
 GivenBack = Callable[[Mapping[str, Any]], Any]

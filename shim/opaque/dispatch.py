@@ -106,7 +106,7 @@ def with_results(
             argument = given_back(named)
             if i not in given and argument is not None:
                 given[i] = argument
-        number = wanted if isinstance(wanted, int) else wanted[0]
+        number = _number(wanted)
         return _as_wanted([given[i] if i in given else made[i] for i in range(number)], wanted)
 
     return traced
@@ -145,13 +145,21 @@ def with_draws(
                 torch.ops.aten.copy_.default(out, results[i])
                 results[i] = out
         wanted = count(named)
-        number = wanted if isinstance(wanted, int) else wanted[0]
+        number = _number(wanted)
         return _as_wanted(results[:number], wanted)
 
     return traced
 
 
+def _number(wanted: Count) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    return len(wanted) if isinstance(wanted[0], bool) else wanted[0]
+
+
 def _as_wanted(results: list[torch.Tensor], wanted: Count) -> Any:
+    if isinstance(wanted, tuple) and isinstance(wanted[0], bool):
+        return tuple([results[i] if wanted[i] else None for i in range(len(wanted))])
     if isinstance(wanted, list):
         return results
     if isinstance(wanted, tuple):

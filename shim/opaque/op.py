@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,19 @@ def build(
         kernels,
     )
     tag = registry.Tag(release, _set_variables(op.variables))
-    return dispatching(function, define(op, body, tag), eager)
+    return dispatching(function, _named(define(op, body, tag), signature), eager)
+
+
+def _named(traced: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """``traced`` with its results in the named tuple that the function says it returns, if any."""
+    kind = signature.return_annotation
+    if not (isinstance(kind, type) and hasattr(kind, "_fields")):
+        return traced
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return kind(*traced(*args, **kwargs))
+
+    return named
 
 
 @dataclass(frozen=True)
@@ -233,7 +245,8 @@ def _complete(
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
-    An empty tensor stands for what a call does not return, or was given.
+    An empty tensor stands for what a call does not return, or was given. What is an argument all
+    the same, in a call of which that cannot be told beforehand, is copied.
     """
 
     def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
@@ -245,11 +258,17 @@ def _complete(
             _deliver(results[i], arguments[outs[i]])
         given |= {i for i, given_back in inputs if given_back(arguments) is not None}
         return tuple(
-            results[i] if i in there - given else torch.empty(0, device=results[0].device)
+            _apart(results[i], arguments)
+            if i in there - given
+            else torch.empty(0, device=results[0].device)
             for i in range(total)
         )
 
     return complete
+
+
+def _apart(result: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
+    return result.clone() if any(result is value for value in arguments.values()) else result
 
 
 def _deliver(result: torch.Tensor, given: torch.Tensor) -> None:

@@ -100,9 +100,16 @@ def _do_without_a_device_guard() -> None:
             return torch.ops.aten.index.Tensor(self, [index])
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             return indexed(self, index)
+        if ... in items:
+            place = items.index(...)
+            more = self.dim() - sum(not (item is None or item is ...) for item in items)
+            items = (*items[:place], *[slice(None)] * more, *items[place + 1 :])
         result, dim = self, 0
         for item in items:
-            if isinstance(item, slice):
+            if item is None:
+                result = result.unsqueeze(dim)
+                dim += 1
+            elif isinstance(item, slice):
                 size = result.shape[dim]
                 start = 0 if item.start is None else _from_front(item.start, size)
                 stop = size if item.stop is None else _from_front(item.stop, size)
@@ -150,4 +157,4 @@ def _is_plain(item: Any) -> bool:
         bounds = (item.start, item.stop)
         plain = (b is None or isinstance(b, int) or not (b < 0) for b in bounds)
         return item.step is None and all(plain)
-    return item is None or (isinstance(item, int) and not isinstance(item, bool))
+    return item is None or item is ... or (isinstance(item, int) and not isinstance(item, bool))

@@ -39,13 +39,20 @@ ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|(m_grouped|grouped_gemm)_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
-TRITON_KERNELS = ("flashinfer.triton.gemm", "flashinfer.triton.page", "flashinfer.triton.ulysses")
+TRITON_KERNELS = (
+    "flashinfer.triton.gemm",
+    "flashinfer.triton.page",
+    "flashinfer.triton.ulysses",
+    "flashinfer.triton.gdn_paged",
+)
 #: Such of which some need NVIDIA's packages, and some are not in every release.
 LATE_KERNELS = (
     "flashinfer.jit.bgmv_moe",
     "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
     "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
 )
+#: Those that need Triton when they are imported, and what they import when they are called.
+IN_TRITON = ("flashinfer.mamba.ssd_combined", "flashinfer.mamba.cake_ssd_combined")
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -101,6 +108,9 @@ class Kernel(oracle.Stub):
         return Made("result")
 
 
+Kernel.__module__ = "tvm_ffi.tests"  # to the shadow it is a kernel like any other
+
+
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Lets Triton, which does not come with a CPU build of torch, be imported as kernels."""
 
@@ -112,7 +122,9 @@ class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return Kernel(spec.name)
+        made = Kernel(spec.name)
+        vars(made)["__version__"] = "3.6.0"
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing to run."""
@@ -160,11 +172,15 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 def answer_for_the_machine() -> None:
     """Say what is there beside FlashInfer's Python, and what is not.
 
-    CUDA's runtime library is, and the compiler of cuda.tile where that is installed. The list of
-    Cake's kernels lies among C++ sources, which our trees lack: it is empty.
+    CUDA's runtime library is, and cuDNN, and the compiler of cuda.tile where that is installed. The
+    list of Cake's kernels lies among C++ sources, which our trees lack: it is empty.
     """
     with contextlib.suppress(ModuleNotFoundError), with_triton():
         _import_comm()
+    _import_late(IN_TRITON)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("flashinfer.cudnn.linear_attention")
+        _answer("_check_cudnn_frontend", lambda *args, **options: None)
     with contextlib.suppress(ModuleNotFoundError):
         cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
         cake._manifest = functools.cache(lambda: {"variants": []})
@@ -222,6 +238,10 @@ def install(modules: Collection[str] = ()) -> None:
         # As upstream's are, by which the shadow knows them.
         "get_cute_dsl_compiled_masked_gemm_kernel": functools.cache(_masked_gemm),
         "cake_quant_lora_launcher": functools.cache(lambda *args: Kernel("launcher")),
+        "_run_la_graph": _run_graph,
+        "_load_generated_program": lambda *args, **options: Kernel("program"),
+        "get_cake_kda_packed_t1_module": lambda *args: Kernel("module"),
+        "get_flash_kda_packed_t1_module": lambda *args: Kernel("module"),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
@@ -294,6 +314,12 @@ def _masked_gemm(**options: Any) -> Callable[..., torch.Tensor]:
         return c_tensor_gpu
 
     return launch
+
+
+def _run_graph(*args: Any, final_state: Any = None, **options: Any) -> Any:
+    """Of cuDNN: writes into its output and the state, and returns that."""
+    Kernel("graph")(*args)
+    return final_state
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:

@@ -27,6 +27,8 @@ _PADDED = "what no kernel writes, as padding, is compared too"
 _STRIDED = "torch hands it tensors with other strides than the function takes"
 _UNCOUNTED = "the stand-in for its kernel is not counted"
 _NO_KERNEL = "it is plain torch, and no kernel of FlashInfer's is there to count"
+_WHEN_LAUNCHED = "upstream refuses strides where it launches, which is when the graph runs"
+_KEPT = "upstream keeps a workspace of the calls with data for those without"
 
 LIMITS: Mapping[tuple[str, str], str] = {
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
@@ -96,4 +98,10 @@ LIMITS: Mapping[tuple[str, str], str] = {
         (_TURNS, f"qwen_3_{op}_tables"): _NO_KERNEL
         for op in ("5_block_rope", "8_block_rope", "8_block_rope_position")
     },
+    (_COMPILED, "gdn_fused_decode_step"): _GREATEST,
+    (_FAKE, "gdn_fused_decode_step"): _GREATEST,
+    (_TURNS, "gdn_fused_decode_step"): _NO_KERNEL,
+    (_FAKE, "chunk_gated_delta_rule"): _WHEN_LAUNCHED,
+    (_FAKE, "chunk_gated_delta_rule_paged"): _WHEN_LAUNCHED,
+    (_FAKE, "ssd_combined_fwd"): _KEPT,
 }

@@ -29,8 +29,9 @@ class MakeTensor(Protocol):
 
 
 #: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None,
-#: ``((2,), (1,))`` a tuple of a pair and a tuple of one.
-Count = int | list[int] | tuple[int, int] | tuple[tuple[int], ...]
+#: ``((2,), (1,))`` a tuple of a pair and a tuple of one, ``(True, False, True)`` one with a None in
+#: the middle.
+Count = int | list[int] | tuple[int, int] | tuple[bool, ...] | tuple[tuple[int], ...]
 
 #: The argument that a result is, from the arguments that were given, by keyword.
 GivenBack = Callable[[Mapping[str, Any]], Any]

@@ -192,6 +192,8 @@ def with_writes(
 def _number(wanted: Count) -> int:
     if isinstance(wanted, int):
         return wanted
+    if isinstance(wanted[0], bool):
+        return len(wanted)
     number = 0
     for group in wanted:
         if isinstance(group, int):
@@ -201,6 +203,8 @@ def _number(wanted: Count) -> int:
 
 
 def _as_wanted(results: list[torch.Tensor], wanted: Count) -> Any:
+    if isinstance(wanted, tuple) and isinstance(wanted[0], bool):
+        return tuple([results[i] if wanted[i] else None for i in range(len(wanted))])
     if isinstance(wanted, list):
         return results
     if isinstance(wanted, int):

@@ -67,7 +67,8 @@ def build(
         if op.kept:
             run, answer = _copying(run), _copying(answer)
         body = Body(signature, run, answer, behind)
-        return define(op, body, registry.Tag(release, _set_variables(op.variables)))
+        traced = define(op, body, registry.Tag(release, _set_variables(op.variables)))
+        return _in_named_tuple(traced, signature)
 
     return dispatching(function, promised(op, traced, at_once=at_once), eager)
 
@@ -99,6 +100,18 @@ def _with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> insp
     written = [p for p in signature.parameters.values() if p.kind is not kind]
     named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
     return signature.replace(parameters=[*written, *named])
+
+
+def _in_named_tuple(traced: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """``traced`` with its results in the named tuple that the function says it returns, if any."""
+    kind = signature.return_annotation
+    if not (isinstance(kind, type) and hasattr(kind, "_fields")):
+        return traced
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return kind(*traced(*args, **kwargs))
+
+    return named
 
 
 @dataclass(frozen=True)
@@ -355,7 +368,8 @@ def _complete(
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
-    An empty tensor stands for what a call does not return, or was given.
+    An empty tensor stands for what a call does not return, or was given. What is an argument all
+    the same, in a call of which that cannot be told beforehand, is copied.
     """
 
     def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
@@ -367,7 +381,9 @@ def _complete(
             _deliver(results[i], arguments[outs[i]])
         given |= {i for i, given_back in inputs if given_back(arguments) is not None}
         return tuple(
-            results[i] if i in there - given else torch.empty(0, device=results[0].device)
+            _apart(results[i], arguments)
+            if i in there - given
+            else torch.empty(0, device=results[0].device)
             for i in range(total)
         )
 
@@ -378,6 +394,10 @@ def _flat(returned: Any) -> tuple[Any, ...]:
     if returned is None or isinstance(returned, torch.Tensor):
         return (returned,)
     return tuple(result for item in returned for result in _flat(item))
+
+
+def _apart(result: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
+    return result.clone() if any(result is value for value in arguments.values()) else result
 
 
 def _deliver(result: torch.Tensor, given: torch.Tensor) -> None:

@@ -34,7 +34,15 @@ from torch.utils._pytree import tree_leaves
 from . import symbolic
 from .classes import copy_class, does_something
 from .identity import original_of
-from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
+from .launchers import (
+    NO_KERNELS,
+    THRESHOLDS,
+    Loaded,
+    UnknownLauncher,
+    concrete,
+    recording,
+    stand_in,
+)
 from .objects import copy_object, keeps_state
 
 _UPSTREAM = "flashinfer"
@@ -242,7 +250,7 @@ class _World:
 
     def translate(self, name: str, value: Any) -> Any:
         """What stands for ``value``, known as ``name``, in this world."""
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN and name not in THRESHOLDS:
             return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
         value = _unlogged(original_of(value) or value)
@@ -334,7 +342,14 @@ class _World:
     ) -> Any:
         """``__import__`` for functions that import while they run."""
         package = {"__package__": globals["__package__"]} if level and globals else None
-        return self.translate(name, builtins.__import__(name, package, locals, fromlist, level))
+        try:
+            module = builtins.__import__(name, package, locals, fromlist, level)
+        except ModuleNotFoundError as fault:
+            # It comes with every build of torch for a GPU; without one no kernel runs anyway.
+            if fault.name != "triton":
+                raise
+            return NO_KERNELS
+        return self.translate(name, module)
 
 
 class _Table(dict[Any, Any]):

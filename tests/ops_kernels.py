@@ -13,6 +13,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -33,6 +34,9 @@ ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 
 #: Functions of upstream that write the sources of a module, or fetch its cubins.
 MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
+
+#: Cached functions of Cake that build a module and load it.
+LOADERS = re.compile(r"load|load_\w+_module")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
 TRITON_KERNELS = ("flashinfer.triton.page",)
@@ -87,6 +91,9 @@ class Kernel(oracle.Stub):
             for tensor in _written(sys._getframe(1)):
                 fill(tensor, WRITTEN)
         return Made("result")
+
+
+Kernel.__module__ = "tvm_ffi.test"  # where upstream keeps one, it is a kernel to the shadow, too
 
 
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -151,8 +158,12 @@ def answer_for_the_machine() -> None:
         _answer("is_cuda_tile_available", lambda *args, **options: True)
 
 
-def install() -> None:
-    """Replace the launchers in all of FlashInfer, which has been imported."""
+def install(modules: Collection[str] = ()) -> None:
+    """Replace the launchers in all of FlashInfer, which has been imported.
+
+    Args:
+        modules: whose functions will be called, with what those import then.
+    """
     core: Any = importlib.import_module("flashinfer.jit.core")
     core.JitSpec.build_and_load = lambda *args, **options: Kernel("module")
     for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
@@ -160,11 +171,14 @@ def install() -> None:
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
-    _import_triton_kernels()
+    _import_late([*TRITON_KERNELS, *itertools.chain(*map(_late_imports, modules))])
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
+        "_RAW_STREAM": lambda index: 0,
+        "_front_resident_clusters": lambda index, arch, size: 74,
+        "load_cake_kimi_k3_latent_moe_module": lambda *args: Kernel("module"),
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
     }
@@ -173,6 +187,9 @@ def install() -> None:
             for made in filter(MAKERS.fullmatch, list(vars(module))):
                 if isinstance(vars(module)[made], FunctionType):
                     setattr(module, made, _maker(made, name))
+            for load in filter(LOADERS.fullmatch, list(vars(module))):
+                if isinstance(vars(module)[load], functools._lru_cache_wrapper):
+                    setattr(module, load, functools.cache(lambda *args: Kernel("module")))
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
@@ -215,15 +232,28 @@ def _do_without_sources() -> None:
                     setattr(module, asked, forgiving(value))
 
 
-def _import_triton_kernels() -> None:
+def _import_late(modules: Collection[str]) -> None:
     """Import what upstream imports when it is called, without letting torch find a Triton."""
     finder = TritonFinder()
     sys.meta_path.append(finder)
-    for module in TRITON_KERNELS:
-        importlib.import_module(module)
+    for module in modules:
+        if _is_installed(module):
+            importlib.import_module(module)
     sys.meta_path.remove(finder)
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         del sys.modules[name]
+
+
+def _late_imports(module: str) -> Iterator[str]:
+    """The experimental modules of FlashInfer that functions of ``module`` import."""
+    loaded = sys.modules[module]
+    for function in ast.walk(ast.parse(inspect.getsource(loaded))):
+        for node in ast.walk(function) if isinstance(function, ast.FunctionDef) else ():
+            if isinstance(node, ast.ImportFrom) and "experimental" in (node.module or ""):
+                name = "." * node.level + (node.module or "")
+                package = importlib.util.resolve_name(name, loaded.__package__)
+                yield package
+                yield from (f"{package}.{alias.name}" for alias in node.names)
 
 
 def _is_installed(module: str) -> bool:
@@ -243,13 +273,13 @@ def _answer(asked: str, answer: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def writing() -> Iterator[None]:
-    """Within it kernels write a constant, and what nobody has written holds zeros."""
-    Kernel.writing = True
+def writing(does: bool = True) -> Iterator[None]:
+    """Within it kernels write a constant, and what nobody has written holds zeros; or not."""
+    before, Kernel.writing = Kernel.writing, does
     try:
         yield
     finally:
-        Kernel.writing = False
+        Kernel.writing = before
 
 
 def _written(frame: FrameType | None) -> list[torch.Tensor]:

@@ -212,6 +212,8 @@ _DEEP_GEMM = re.compile(r"m_grouped_\w+_sm\w+")
 #: Functions that prepare a loaded library.
 _SETUPS = frozenset({"setup_cubin_loader"})
 _WORKSPACES = frozenset({"_get_cache_buf", "_get_stream_cache_buf"})
+#: Where workspaces are kept for ever, by device; in shadow nothing is.
+_KEPT = frozenset({"_WORKSPACES"})
 _DRAWS = frozenset({"get_seed_and_offset"})
 #: Functions that compile a kernel and launch it on two outputs that they are given.
 _COMPILERS = frozenset({"cute_dsl_radix_filter_topk_wrapper"})
@@ -221,6 +223,7 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 #: Functions that choose among kernels by sizes, which makes no difference to what is returned.
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
+    r"|_backend_order|_plan_head_group|_plan_grid"
 )
 
 
@@ -229,6 +232,8 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
 
     Calls of kernel getters are added to ``loaded``.
     """
+    if name in _KEPT:
+        return {}
     package = _package(value)
     if package == "flashinfer":
         return _upstream_stand_in(name, value, loaded)

@@ -29,7 +29,8 @@ from .capture import Kernels
 from .carry import EXTRAS
 from .declare import Op
 from .dispatch import dispatching
-from .op import Body, define
+from .identity import signature_of
+from .op import Body, define, with_keywords
 from .registry import Tag
 
 #: Attribute of an object that holds its handle, and the op's parameters for it and for its state.
@@ -62,7 +63,7 @@ def build(
         Inexpressible: the method has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    call = _Call(method)
+    call = _Call(method, op.keywords)
     kernels = Kernels(op.name, preload=preload)
 
     def run(**arguments: Any) -> Any:
@@ -72,9 +73,10 @@ def build(
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
         state = arguments.pop(_STATE, "")
+        holders = _alike(kind, op.state, state)
         if op.fake is not None:
-            return op.fake(**arguments)
-        return _in_shadow(call, method, _alike(kind, op.state, state), arguments, kernels)
+            return op.fake(next(holders), **arguments)
+        return _in_shadow(call, method, holders, arguments, kernels)
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
     return dispatching(method, _carrying(op, inner, call))
@@ -89,8 +91,9 @@ class _Call:
         extras: the name of the parameter that takes the rest of them, empty if there is none.
     """
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        _, *parameters = inspect.signature(method, eval_str=True).parameters.values()
+    def __init__(self, method: Callable[..., Any], keywords: tuple[str, ...] = ()) -> None:
+        signature = with_keywords(signature_of(method), keywords)
+        _, *parameters = signature.parameters.values()
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         flat = [
             inspect.Parameter(_HOLDER, plain, annotation=torch.Tensor),
@@ -160,7 +163,10 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
     """The attributes that decide what the results look like. Traced by Dynamo."""
     told = ""
     for name in names:
-        told += f"{name}={getattr(holder, name, None)};"
+        value = holder
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        told += f"{name}={value};"
     return told
 
 

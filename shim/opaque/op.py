@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from . import registry, shadow
 from .capture import Kernels, untuned
 from .declare import Op
-from .dispatch import dispatching, encoding, with_draws, with_results
+from .dispatch import dispatching, encoding, naming, with_draws, with_results
 from .identity import signature_of
 from .schema import Schema, from_signature
 
@@ -50,7 +50,7 @@ def build(
         RuntimeError: another copy of us has defined the op.
     """
     kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
-    signature = signature_of(function)
+    signature = with_keywords(signature_of(function), op.keywords)
     body = Body(
         signature,
         function if eager is None else eager,
@@ -58,7 +58,20 @@ def build(
         kernels,
     )
     tag = registry.Tag(release, _set_variables(op.variables))
-    return dispatching(function, define(op, body, tag), eager)
+    traced = define(op, body, tag)
+    if op.named:
+        traced = naming(traced, inspect.unwrap(function).__globals__[op.named])
+    return dispatching(function, traced, eager)
+
+
+def with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+    """The signature with parameters of their own for what goes by ``**kwargs``."""
+    kind = inspect.Parameter.VAR_KEYWORD
+    written = [p for p in signature.parameters.values() if p.kind is not kind]
+    if len(written) == len(signature.parameters):
+        return signature
+    named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
+    return signature.replace(parameters=[*written, *named])
 
 
 @dataclass(frozen=True)

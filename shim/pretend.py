@@ -95,7 +95,7 @@ def _do_without_a_device_guard() -> None:
     packed, copied, moved = fake.contiguous, fake.copy_, fake.cuda
 
     def getitem(self: Any, index: Any) -> Any:
-        items = index if isinstance(index, tuple) else (index,)
+        items = _spelled_out(index, self.dim())
         if self.device.type == "cuda" and isinstance(index, torch.Tensor):
             return torch.ops.aten.index.Tensor(self, [index])
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
@@ -123,7 +123,7 @@ def _do_without_a_device_guard() -> None:
         return result
 
     def setitem(self: Any, index: Any, value: Any) -> None:
-        items = index if isinstance(index, tuple) else (index,)
+        items = _spelled_out(index, self.dim())
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             assigned(self, index, value)
         elif isinstance(value, torch.Tensor):
@@ -150,6 +150,15 @@ def _do_without_a_device_guard() -> None:
 
 def _from_front(bound: Any, size: Any) -> Any:
     return _sym.sym_max(size + bound, 0) if isinstance(bound, int) and bound < 0 else bound
+
+
+def _spelled_out(index: Any, dims: int) -> tuple[Any, ...]:
+    """What an index says of each dimension, without an ellipsis."""
+    items = index if isinstance(index, tuple) else (index,)
+    at = next((i for i, item in enumerate(items) if item is ...), None)
+    if at is None:
+        return items
+    return (*items[:at], *[slice(None)] * (dims - len(items) + 1), *items[at + 1 :])
 
 
 def _is_plain(item: Any) -> bool:

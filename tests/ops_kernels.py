@@ -38,6 +38,9 @@ ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 #: by the addresses of its tensors.
 MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|(m_grouped|grouped_gemm)_\w+_sm\w+")
 
+#: Cached functions of Cake that build a module and load it.
+LOADERS = re.compile(r"load|load_\w+_module")
+
 #: Modules of FlashInfer that are imported when their kernels are called.
 TRITON_KERNELS = (
     "flashinfer.triton.gemm",
@@ -248,10 +251,11 @@ def install(modules: Collection[str] = ()) -> None:
             for made in filter(MAKERS.fullmatch, list(vars(module))):
                 if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
-            if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
-                load = functools.cache(lambda *args: Kernel("module"))  # of Cake
-                load.__module__ = name  # the shadow takes it for upstream's
-                vars(module)["load"] = load
+            for load in filter(LOADERS.fullmatch, list(vars(module))):
+                if isinstance(vars(module)[load], functools._lru_cache_wrapper):
+                    loader = functools.cache(lambda *args: Kernel("module"))
+                    loader.__module__ = name  # the shadow takes it for upstream's
+                    setattr(module, load, loader)
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ops_cases
 import pytest
 import releases
 from conftest import RunChild
@@ -27,6 +29,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "forward": [{}],
     "forward_return_lse": [{}],
     "run of BatchAttention": [{}],
+    "run of BatchDecodeCuteDSLWrapper": [{}],
+    "run of BatchDecodePagedCuteDSLWrapper": [{}],
+    "run of BatchMLADecodeCuteDSLWrapper": [{}],
+    "run_paged": [{}, {"return_lse": True}],
     "run of MultiLevelCascadeAttentionWrapper": [{}],
     "run of PODWithPagedKVCacheWrapper": [{}, {"return_lse_d": True}],
     "run of NVFP4KVMaterializer": [{}],
@@ -34,16 +40,18 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def asked(release: str, packages: bool = False) -> list[tuple[str, dict[str, Any]]]:
+def asked(release: str, *, packages: bool = False) -> list[tuple[str, dict[str, Any]]]:
     """The methods that a release has, with the options to call them with.
 
-    Either those that need NVIDIA's packages for kernels written in Python, or the others.
+    Args:
+        release: of FlashInfer.
+        packages: those that need NVIDIA's packages for kernels written in Python, or the others.
     """
     version = Version(release)
     names = [
         name
         for name, op in OPS.items()
-        if op.owner and ("cutlass" in op.requires) == packages and contract(op).row_for(version)
+        if op.owner and bool(op.arch or op.requires) == packages and contract(op).row_for(version)
     ]
     found = []
     for name in names:
@@ -58,19 +66,28 @@ def test_wrappers_methods_compile_and_their_fakes_are_what_upstream_returns(
 ) -> None:
     request = asked(each_release)
     assert request
-    child = run_child(None, release=each_release, args=[CHILD, json.dumps(request)], timeout=500)
-    judge(request, child.json)
+    check(request, run_child, each_release, "9.0a", [])
 
 
-def test_likewise_where_nvidias_packages_are_installed(run_child: RunChild) -> None:
-    request = asked("0.7.4", packages=True)
-    entries = [releases.ROOT, releases.path("0.7.4"), *releases.cuda_packages()]
-    env = {"PYTHONPATH": os.pathsep.join(map(str, entries))}
-    judge(request, run_child(None, env=env, args=[CHILD, json.dumps(request)], timeout=500).json)
+@pytest.mark.parametrize("release", ops_cases.WITH_PACKAGES)
+def test_those_of_nvidias_packages_likewise(release: str, run_child: RunChild) -> None:
+    """Their kernels are written in Python, by packages of NVIDIA's."""
+    request = asked(release, packages=True)
+    if request:
+        check(request, run_child, release, "10.0a", releases.cuda_packages())
 
 
-def judge(request: list[tuple[str, dict[str, Any]]], child: dict[str, Any]) -> None:
-    """Fail with whatever a child found that should not be."""
+def check(
+    request: list[tuple[str, dict[str, Any]]],
+    run_child: RunChild,
+    release: str,
+    arch: str,
+    packages: Sequence[Path],
+) -> None:
+    """Ask a child and compare what it says."""
+    entries = [releases.ROOT, releases.path(release), *packages]
+    env = {"PYTHONPATH": os.pathsep.join(map(str, entries)), "FLASHINFER_CUDA_ARCH_LIST": arch}
+    child = run_child(None, env=env, args=[CHILD, json.dumps(request)], timeout=500).json
     problems = []
     for (name, options), answer in zip(request, child["answers"], strict=True):
         if child["verdicts"][name] != "applied":

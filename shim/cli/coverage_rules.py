@@ -57,6 +57,7 @@ _NAMES_APART = {
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
         *("create_plan", "compile_pipeline", "legalize_processors"),
+        *("*_varlen_config", "uneven_cp_config"),
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
@@ -74,7 +75,7 @@ _NAMES_APART = {
     ),
     "asks what is supported": (
         *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),
-        *("*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
+        *("*_is_optimized", "*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
         *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights", "capability"),
     ),
     "checks what it is given": ("validate_*", "require_*", "ensure_*", "verify_*", "check_inputs"),

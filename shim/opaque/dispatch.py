@@ -117,6 +117,15 @@ def with_results(
     return traced
 
 
+def naming(traced: Callable[..., Any], kind: Callable[..., Any]) -> Callable[..., Any]:
+    """``traced`` with its results in a named tuple. Traced by Dynamo."""
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return kind(*traced(*args, **kwargs))
+
+    return named
+
+
 def with_draws(
     drawing: Callable[..., Any],
     told: Callable[..., Any] | None,

@@ -302,6 +302,8 @@ _GROUPED_GEMM = re.compile(r"(m_grouped|grouped_gemm)_\w+_sm\w+")
 #: Functions that prepare a loaded library.
 _SETUPS = frozenset({"setup_cubin_loader"})
 _WORKSPACES = frozenset({"_get_cache_buf", "_get_stream_cache_buf"})
+#: Where workspaces are kept for ever, by device; in shadow nothing is.
+_KEPT_BY_DEVICE = frozenset({"_WORKSPACES"})
 _DRAWS = frozenset({"get_seed_and_offset"})
 #: cuTile: functions that time a kernel for the sizes at hand, or take the fastest, and launch it.
 #: PrimsTS: the function that does so.
@@ -323,6 +325,7 @@ _CHOOSER = re.compile(
     r"|select_cake_\w+_template|(fp8|nvfp4)_blackwell_\w+"
     r"|_use_cuda_norm|_dsl_captured_arch|\w*cute_dsl_supports_arch"
     r"|_prefill_(?:block_t|workspace_size)|_select_kernel_schedule"
+    r"|_backend_order|_plan_head_group|_plan_grid"
 )
 
 
@@ -333,6 +336,8 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
     """
     if name in THRESHOLDS:
         return 0
+    if name in _KEPT_BY_DEVICE:
+        return {}
     package = _package(value)
     if package == "flashinfer":
         return _upstream_stand_in(name, value, loaded)

@@ -29,7 +29,8 @@ from .capture import Kernels
 from .carry import EXTRAS
 from .declare import Op
 from .dispatch import dispatching
-from .op import Body, define, promised
+from .identity import signature_of
+from .op import Body, define, promised, with_keywords
 from .registry import Tag
 
 #: Attribute of an object that holds its handle, and the op's parameters for it and for its state.
@@ -78,7 +79,7 @@ def _traced(
     op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
 ) -> Callable[..., Any]:
     """Define the op; gives what a compiler is to trace."""
-    call = _Call(method)
+    call = _Call(method, op.keywords)
 
     def needs(arguments: Mapping[str, Any]) -> tuple[shadow.Loaded, ...]:
         rest = {name: value for name, value in arguments.items() if name not in (_HOLDER, _STATE)}
@@ -94,9 +95,10 @@ def _traced(
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
         state = arguments.pop(_STATE, "")
+        holders = _alike(kind, op.state, state)
         if op.fake is not None:
-            return op.fake(**arguments)
-        return _in_shadow(call, method, _alike(kind, op.state, state), arguments, kernels)
+            return op.fake(next(holders), **arguments)
+        return _in_shadow(call, method, holders, arguments, kernels)
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
     return _carrying(op, inner, call)
@@ -111,8 +113,9 @@ class _Call:
         extras: the name of the parameter that takes the rest of them, empty if there is none.
     """
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        _, *parameters = inspect.signature(method, eval_str=True).parameters.values()
+    def __init__(self, method: Callable[..., Any], keywords: tuple[str, ...] = ()) -> None:
+        signature = with_keywords(signature_of(method), keywords)
+        _, *parameters = signature.parameters.values()
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         flat = [
             inspect.Parameter(_HOLDER, plain, annotation=torch.Tensor),
@@ -182,7 +185,10 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
     """The attributes that decide what the results look like. Traced by Dynamo."""
     told = ""
     for name in names:
-        told += f"{name}={getattr(holder, name, None)};"
+        value = holder
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        told += f"{name}={value};"
     return told
 
 

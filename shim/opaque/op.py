@@ -17,7 +17,15 @@ from . import registry, shadow
 from .binding import binding
 from .capture import Kernels, untuned
 from .declare import Op
-from .dispatch import Inputs, dispatching, encoding, with_draws, with_results, with_writes
+from .dispatch import (
+    Inputs,
+    dispatching,
+    encoding,
+    naming,
+    with_draws,
+    with_results,
+    with_writes,
+)
 from .identity import signature_of
 from .later import Later, promise
 from .launchers import Loaded
@@ -57,7 +65,7 @@ def build(
     """
 
     def traced() -> Callable[..., Any]:
-        signature = _with_keywords(signature_of(function), op.keywords)
+        signature = with_keywords(signature_of(function), op.keywords)
         behind = kernels
         if behind is None:
             needs = _seeing(op, signature, functools.partial(_needed, function))
@@ -68,7 +76,10 @@ def build(
             run, answer = _copying(run), _copying(answer)
         body = Body(signature, run, answer, behind)
         traced = define(op, body, registry.Tag(release, _set_variables(op.variables)))
-        return _in_named_tuple(traced, signature)
+        kind = signature.return_annotation
+        if op.named:
+            kind = inspect.unwrap(function).__globals__[op.named]
+        return naming(traced, kind) if hasattr(kind, "_fields") else traced
 
     return dispatching(function, promised(op, traced, at_once=at_once), eager)
 
@@ -92,26 +103,14 @@ def _named(op: Op) -> str:
     return op.name.replace(".", "_")
 
 
-def _with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+def with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
     """The signature with parameters of their own for what goes by ``**kwargs``."""
-    if not names:
-        return signature
     kind = inspect.Parameter.VAR_KEYWORD
     written = [p for p in signature.parameters.values() if p.kind is not kind]
+    if len(written) == len(signature.parameters):
+        return signature
     named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
     return signature.replace(parameters=[*written, *named])
-
-
-def _in_named_tuple(traced: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
-    """``traced`` with its results in the named tuple that the function says it returns, if any."""
-    kind = signature.return_annotation
-    if not (isinstance(kind, type) and hasattr(kind, "_fields")):
-        return traced
-
-    def named(*args: Any, **kwargs: Any) -> Any:
-        return kind(*traced(*args, **kwargs))
-
-    return named
 
 
 @dataclass(frozen=True)

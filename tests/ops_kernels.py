@@ -36,7 +36,16 @@ MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
 TRITON_KERNELS = ("flashinfer.triton.page",)
-LATE_KERNELS = ("flashinfer.jit.bgmv_moe",)
+LATE_KERNELS = (
+    "flashinfer.jit.bgmv_moe",
+    "flashinfer.experimental.nvfp4_sparse_mla_decode.backend",
+    "flashinfer.experimental.sm120_dsa_indexer",
+    "flashinfer.experimental.qsa_nvfp4.backend",
+    "flashinfer.experimental.cake_msa_icp_indexer.cake_jit",
+)
+
+#: What modules of kernels tell of themselves.
+COUNTS = ("max_active_clusters", "decode_row_sel_keys", "decode_long_words", "ctas_per_sm")
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -80,6 +89,8 @@ class Kernel(oracle.Stub):
             return Kernel("object")  # of the module's, with kernels of its own
         if "workspace_size" in self.__name__:
             return 0
+        if self.__name__ in COUNTS:
+            return 1
         # A compiled kernel may be given pointers alone.
         if self.__name__ != "compiled" and not tensors_of([*args, *options.values()]):
             return Kernel("part")  # a step on the way to a kernel
@@ -176,12 +187,17 @@ def install() -> None:
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
         "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),
+        "get_cake_dsv4_nvfp4_rope_insert_module": lambda: Kernel("module"),
+        # A library that is not built tells them.
+        "format_info": lambda model: {"fp4_bytes_per_token": 288, "bytes_per_token": 528},
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
             for made in filter(MAKERS.fullmatch, list(vars(module))):
                 if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
+        if name.endswith("cake_msa_icp_indexer.cake_jit"):
+            vars(module)["load"] = lambda *args, **options: Kernel("module")
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()

@@ -74,6 +74,12 @@ class _Nothing:
 
     get_workspace_size_in_bytes = get_workspace_size
 
+    def max_active_clusters(self, *args: object, **kwargs: object) -> int:
+        """What else some tell, to choose how they are launched and to size their scratch by."""
+        return 1
+
+    decode_row_sel_keys = decode_long_words = ctas_per_sm = max_active_clusters
+
 
 class _Giving(_Nothing):
     """A callable, module or class that gives more of the same: a spec, a builder, a type."""
@@ -92,6 +98,20 @@ class _Package(_Giving):
         if name in _KNOWN_BY_HEART:
             return getattr(self.__dict__["_real"], name)
         return super().__getattr__(name)
+
+
+class _Kept(_Nothing):
+    """Stands for a cache of compiled kernels, and has every one."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __getitem__(self, key: object) -> Any:
+        return _NOTHING
+
+    def get(self, key: object, default: object = None) -> Any:
+        """As a dict's."""
+        return _NOTHING
 
 
 class _Spec(_Nothing):
@@ -177,6 +197,7 @@ _GIVING_NOTHING = _GivingNothing()
 _NOTHING = _Nothing()
 _GIVING = _Giving()
 _SPEC = _Spec()
+_KEPT = _Kept()
 
 
 def _workspace(name: str, size: int | None, device: torch.device, *_: object, **__: object) -> Any:
@@ -191,15 +212,17 @@ def _no_draw(*_: object, **__: object) -> tuple[int, int]:
 
 
 #: JIT C++ modules: the functions that write sources and make the JitSpec.
-_SPEC_MAKER = re.compile(r"gen_\w+")
+_SPEC_MAKER = re.compile(r"gen_\w+|cake_\w+_manifest")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
     r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module"
 )
+#: CuTe DSL: caches of compiled kernels by what they were compiled for, which may be sizes.
+_KERNEL_CACHE = re.compile(r"\w*_compile_cache")
 #: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
-_KERNEL_CLASS = re.compile(r"\w+Kernel")
+_KERNEL_CLASS = re.compile(r"\w+Kernel|BlockSparseAttn\w+")
 #: Cake: classes whose instances are the programs, and what loads one.
 _PROGRAMS = frozenset({"CakeProgram"})
 _PROGRAM_LOADERS = frozenset({"entry", "load"})
@@ -222,6 +245,7 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
     r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
+    r"|paged_route_\w+|paged_call_withdrawn|paged_static_preferred|paged_sched_meta_admitted"
     r"|_admits|_selects|select_record"
 )
 
@@ -231,6 +255,8 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
 
     Calls of kernel getters are added to ``loaded``.
     """
+    if _KERNEL_CACHE.fullmatch(name) and not callable(value):
+        return _KEPT
     package = _package(value)
     if package == "flashinfer":
         return _upstream_stand_in(name, value, loaded)

@@ -224,8 +224,9 @@ class _World:
 
     def _contents(self, value: Any) -> Any:
         """A copy of a container: upstream's is not written into, and may hold functions."""
-        kind = {dict: _Table, set: _Set}.get(type(value))
-        copied = kind() if kind else copy.copy(value)
+        copied = copy.copy(value)
+        if type(value) in (dict, set):
+            copied = _Table() if type(value) is dict else _Set()
         copied.clear()
         # In the table before it is filled, since it may hold itself.
         self._copies[id(value)] = (value, copied)

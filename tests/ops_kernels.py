@@ -188,6 +188,7 @@ def install() -> None:
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
         "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),
         "get_cake_dsv4_nvfp4_rope_insert_module": lambda: Kernel("module"),
+        "_cudnn_ops": lambda: SimpleNamespace(qsa_forward=_qsa, qsa_indexed_forward=_qsa),
         # A library that is not built tells them.
         "format_info": lambda model: {"fp4_bytes_per_token": 288, "bytes_per_token": 528},
     }
@@ -201,6 +202,14 @@ def install() -> None:
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
+
+
+def _qsa(q: torch.Tensor, *others: Any) -> Mapping[str, torch.Tensor]:
+    """What cuDNN returns, as FlashInfer documents it."""
+    Kernel("qsa")(q)
+    float32 = torch.float32
+    made = {"out": torch.empty_like(q), "out_fp32": torch.empty_like(q, dtype=float32)}
+    return {**made, "lse": torch.empty(q.shape[1], q.shape[0], dtype=float32)}
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:

@@ -271,3 +271,30 @@ def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) ->
     kind, text = answers["an unknown launcher"]
     assert kind == "UnknownLauncher"
     assert "somewhere_else" in text
+
+
+SYMBOLIC_KEYS = """
+    import torch
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from shim.opaque.shadow import _Set, _Table
+
+    environment = ShapeEnv()
+    one, other = environment.create_unbacked_symint(), environment.create_unbacked_symint()
+    table, members = _Table(), _Set()
+    table[one + 1, "x"] = 1
+    members.add(one)
+    found = [
+        table[one + 1, "x"], table.get((other + 1, "x")), (one, "x") in table,
+        one in members, other in members,
+    ]
+    table[3, "x"] = 2
+    try:
+        table[one + 1, "x"]
+    except TypeError as fault:
+        print([*found, "SymInt" in str(fault)])
+"""
+
+
+def test_a_symbolic_key_is_found_by_its_expression_and_ties_no_graph(run_child: RunChild) -> None:
+    child = run_child(SYMBOLIC_KEYS)
+    assert child.stdout.strip().endswith("[1, None, False, True, False, True]"), child

@@ -41,18 +41,21 @@ _MODULES_APART = {
     "builds kernels": ("jit.*", "*.cake_jit"),
     "measures or records calls": ("testing*", "profiler*", "trace*", "fi_trace", "api_logging"),
     "chooses kernels beforehand": ("autotuner*", "autotune_cache", "*.cake_planner"),
+    "serves training": ("dsa_sparse_attention",),
     "divides the device": ("green_ctx", "locality_domain"),
 }
 #: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
 #: be sure of it: what none fits is listed as not looked at yet.
 _NAMES_APART = {
     "builds or loads a kernel": (
-        *("gen_*", "get_*_module*", "*_warmup", "warm_up", "*.prewarm_*", "precompile_*"),
+        *("gen_*", "get_*_module*", "*_warmup", "warm", "warm_up", "*.prewarm_*", "precompile_*"),
         *("*_preload",),
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
         *("create_plan", "compile_pipeline", "legalize_processors"),
+        *("*_plan_head_tiles", "*_plan_prefill", "*_plan_splits", "*_sharded_plan"),
+        *("*_sharded_plan_device", "convert_*_to_hca_metadata", "make_*_qo_indptr"),
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
@@ -64,6 +67,7 @@ _NAMES_APART = {
             "get_*_launch_config",
             "get_mtp_config",
         ),
+        *("*_select_kernel", "dcp_balanced_*", "dcp_static_shape", "suggest_*_group_size"),
     ),
     "asks what is supported": (
         *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),
@@ -89,9 +93,11 @@ _NAMES_APART = {
     ),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
-        *("padded_seq_len", "min_block_table_width"),
+        *("padded_seq_len", "min_block_table_width", "msa_icp_comm_layout"),
+        *("msa_icp_*_score_columns", "*_plan_storage"),
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
     ),
+    "tells what ran": ("*_specialized_stats",),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }
 

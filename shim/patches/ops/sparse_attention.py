@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from ...opaque.declare import Count, Example, MakeTensor, Op, Uncovered
@@ -115,6 +117,27 @@ _MSA = (
 _INDEX, _INDEX_PAGE, _KEYS = 128, 64, 256
 
 
+#: What FlashInfer 0.7.0 calls parameters.
+_AT_FIRST = {
+    "seq_lens": "context_lens",
+    "block_tables": "block_table",
+    "max_seq_len": "max_context_len",
+    "q_sf": "sf_q",
+}
+
+
+def _as_called(function: str, example: Example) -> Example:
+    """The example by the names that the installed function's parameters have."""
+
+    def named(make: MakeTensor, m: int) -> dict[str, Any]:
+        scores = import_module("flashinfer.attn_scores.attn_scores")
+        parameters = inspect.signature(getattr(scores, function)).parameters
+        given = example(make, m).items()
+        return {name if name in parameters else _AT_FIRST[name]: value for name, value in given}
+
+    return named
+
+
 def _logits(make: MakeTensor, m: int) -> dict[str, Any]:
     """Of m sequences of one query each."""
     return {
@@ -137,7 +160,8 @@ def _logits_fp4(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _first_columns(given: Mapping[str, Any], out: Any) -> Any:
-    return out[: given["q"].shape[0] * given["q"].shape[1], : given["max_seq_len"]]
+    columns = given["max_seq_len"] if "max_seq_len" in given else given["max_context_len"]
+    return out[: given["q"].shape[0] * given["q"].shape[1], :columns]
 
 
 def _schedule(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -186,7 +210,7 @@ _LOGITS = (
     *(
         Op(
             name,
-            example,
+            _as_called(name, example),
             module="flashinfer.attn_scores*",
             out=("out",),
             part=part,
@@ -587,6 +611,36 @@ def _qsa(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _packed_rows(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Of m tokens of one sequence."""
+    return {"q": make(m, 12, 256), "k": make(m, 1, 256), "v": make(m, 1, 256)}
+
+
+def _chosen_tokens(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_packed_rows(make, m), "indices": make(m, 64, dtype="int32")}
+
+
+def _chosen_blocks(make: MakeTensor, m: int) -> dict[str, Any]:
+    each = ("lo", "hi", "blk_base", "tok_base")
+    return {
+        **_packed_rows(make, m),
+        "sel_blocks": make(m, 130, dtype="uint8"),
+        **{name: make(m, dtype="int32") for name in each},
+        **{name: make(130, dtype="int32") for name in ("block_first", "block_last")},
+    }
+
+
+def _with_float_and_lse(q: Any, **_: Any) -> Any:
+    import torch  # declarations are read without torch
+
+    rows, heads, _dim = q.shape
+    return (
+        q.new_empty(q.shape),
+        q.new_empty(q.shape, dtype=torch.float32),
+        q.new_empty((heads, rows), dtype=torch.float32),
+    )
+
+
 def _sharded_scores(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
         "index_q": make(m, 4, _INDEX, dtype="float8_e4m3fn"),
@@ -628,6 +682,21 @@ _OTHERS = (
         arch="9.0",
         capability=(8, 0),
     ),
+    *(
+        Op(
+            name,
+            example,
+            "(Tensor, Tensor, Tensor)",
+            # cuDNN allocates what it returns.
+            fake=_with_float_and_lse,
+            capability=(10, 0),
+            newest=(10, 9),
+        )
+        for name, example in (
+            ("qsa_forward", _chosen_blocks),
+            ("qsa_indexed_forward", _chosen_tokens),
+        )
+    ),
     Op(
         "msa_icp_decode_index_score_sharded",
         _sharded_scores,
@@ -648,12 +717,21 @@ OPS: tuple[Op, ...] = (*_MSA, *_LOGITS, *_WRITERS, *_LATENT_CACHES, *_BLOCKS, *_
 
 _BY_ADDRESS = "ranks write into each other's memory by address, which no compiler sees"
 _OWN_PLAN = "it takes a plan of its own class"
-_HOST = "it plans on each call, by numbers that it reads on the host: its wrapper's run is an op"
+_PLANS = "it makes a wrapper and plans it on each call"
 _LAUNCH = "it returns the numbers by which it was launched, in a dict"
 
 UNCOVERED: tuple[Uncovered, ...] = (
     Uncovered(
         "bsa_attn_sm100_blk128_fwd", "it needs quack-kernels, which FlashInfer does not install"
+    ),
+    *(
+        Uncovered(name, _PLANS)
+        for name in (
+            "block_sparse_attention",
+            "block_sparse_attention_with_paged_kv_cache",
+            "q_token_kv_block_sparse_attention_with_paged_kv_cache",
+            "batch_sparse_mla_decode_with_paged_kv_cache",
+        )
     ),
     Uncovered("quantize_mla_nvfp4_query", "it returns the tuple of buffers that it was given"),
     *(

@@ -51,11 +51,18 @@ TRITON_KERNELS = (
 #: Such of which some need NVIDIA's packages, and some are not in every release.
 LATE_KERNELS = (
     "flashinfer.jit.bgmv_moe",
+    "flashinfer.experimental.nvfp4_sparse_mla_decode.backend",
+    "flashinfer.experimental.sm120_dsa_indexer",
+    "flashinfer.experimental.qsa_nvfp4.backend",
+    "flashinfer.experimental.cake_msa_icp_indexer.cake_jit",
     "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
     "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
 )
 #: Those that need Triton when they are imported, and what they import when they are called.
 IN_TRITON = ("flashinfer.mamba.ssd_combined", "flashinfer.mamba.cake_ssd_combined")
+
+#: What modules of kernels tell of themselves.
+COUNTS = ("max_active_clusters", "decode_row_sel_keys", "decode_long_words", "ctas_per_sm")
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -101,6 +108,8 @@ class Kernel(oracle.Stub):
             return 0
         if self.__name__ == "cdiv":  # of Triton, called on the host too
             return -(-args[0] // args[1])
+        if self.__name__ in COUNTS:
+            return 1
         # A compiled kernel may be given pointers alone.
         if self.__name__ != "compiled" and not tensors_of([*args, *options.values()]):
             return Kernel("part")  # a step on the way to a kernel
@@ -245,6 +254,10 @@ def install(modules: Collection[str] = ()) -> None:
         "_load_generated_program": lambda *args, **options: Kernel("program"),
         "get_cake_kda_packed_t1_module": lambda *args: Kernel("module"),
         "get_flash_kda_packed_t1_module": lambda *args: Kernel("module"),
+        "get_cake_dsv4_nvfp4_rope_insert_module": lambda: Kernel("module"),
+        "_cudnn_ops": lambda: SimpleNamespace(qsa_forward=_qsa, qsa_indexed_forward=_qsa),
+        # A library that is not built tells them.
+        "format_info": lambda model: {"fp4_bytes_per_token": 288, "bytes_per_token": 528},
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
@@ -256,6 +269,8 @@ def install(modules: Collection[str] = ()) -> None:
                     loader = functools.cache(lambda *args: Kernel("module"))
                     loader.__module__ = name  # the shadow takes it for upstream's
                     setattr(module, load, loader)
+        if name.endswith("cake_msa_icp_indexer.cake_jit"):
+            vars(module)["load"] = lambda *args, **options: Kernel("module")
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
@@ -324,6 +339,14 @@ def _run_graph(*args: Any, final_state: Any = None, **options: Any) -> Any:
     """Of cuDNN: writes into its output and the state, and returns that."""
     Kernel("graph")(*args)
     return final_state
+
+
+def _qsa(q: torch.Tensor, *others: Any) -> Mapping[str, torch.Tensor]:
+    """What cuDNN returns, as FlashInfer documents it."""
+    Kernel("qsa")(q)
+    float32 = torch.float32
+    made = {"out": torch.empty_like(q), "out_fp32": torch.empty_like(q, dtype=float32)}
+    return {**made, "lse": torch.empty(q.shape[1], q.shape[0], dtype=float32)}
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:

@@ -83,12 +83,25 @@ class _Nothing:
 
     get_workspace_size_in_bytes = get_workspace_size
 
+    def max_active_clusters(self, *args: object, **kwargs: object) -> int:
+        """What else some tell, to choose how they are launched and to size their scratch by."""
+        return 1
+
+    decode_row_sel_keys = decode_long_words = ctas_per_sm = max_active_clusters
+
 
 class _Kept(_Nothing):
-    """What a getter keeps a compiled kernel in, with constants for it: all is there already."""
+    """Where compiled kernels are kept, with constants for them: all is there already."""
 
     def __contains__(self, key: object) -> bool:
         return True
+
+    def __getitem__(self, key: object) -> Any:
+        return _NOTHING
+
+    def get(self, key: object, default: object = None) -> Any:
+        """As a dict's."""
+        return _NOTHING
 
     def __setitem__(self, key: object, value: object) -> None:
         """It would be kept for ever."""
@@ -259,7 +272,7 @@ def _no_draw(*_: object, **__: object) -> tuple[int, int]:
 
 
 #: JIT C++ modules: the functions that write sources and make the JitSpec.
-_SPEC_MAKER = re.compile(r"gen_\w+")
+_SPEC_MAKER = re.compile(r"gen_\w+|cake_\w+_manifest")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
@@ -285,8 +298,10 @@ _WRITERS = frozenset({"_scatter_live_rows"})
 _SPECIALIZED = frozenset({"try_run_gdn_fused_decode_specialized"})
 #: CuTe DSL: those that keep constants for each size, and allocate what they return.
 _DECODER = re.compile(r"_gated_delta_rule_\w*bf16_state(?:_mtp)?|_gated_delta_rule_t1_rubin")
+#: CuTe DSL: caches of compiled kernels by what they were compiled for, which may be sizes.
+_KERNEL_CACHE = re.compile(r"\w*_compile_cache")
 #: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
-_KERNEL_CLASS = re.compile(r"\w+Kernel")
+_KERNEL_CLASS = re.compile(r"\w+Kernel|BlockSparseAttn\w+")
 #: Cake: classes whose instances are the programs, and what loads one.
 _PROGRAMS = frozenset({"CakeProgram"})
 _PROGRAM_LOADERS = frozenset({"entry", "load"})
@@ -320,6 +335,7 @@ _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
     r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
     r"|_should_use_oneshot"
+    r"|paged_route_\w+|paged_call_withdrawn|paged_static_preferred|paged_sched_meta_admitted"
     r"|_admits|_selects|select_record"
     r"|get_(?:tile_v|vec_size)_mtp|select_cake_\w+_variant|should_use_\w+_host"
     r"|select_cake_\w+_template|(fp8|nvfp4)_blackwell_\w+"
@@ -338,6 +354,8 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
         return 0
     if name in _KEPT_BY_DEVICE:
         return {}
+    if _KERNEL_CACHE.fullmatch(name) and not callable(value):
+        return _KEPT
     package = _package(value)
     if package == "flashinfer":
         return _upstream_stand_in(name, value, loaded)

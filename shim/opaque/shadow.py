@@ -17,7 +17,7 @@ import copy
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -355,45 +355,54 @@ class _World:
 class _Table(dict[Any, Any]):
     """A dict that also takes keys with symbolic numbers in them, which have no hash.
 
-    Such a key is the same where its expressions are, and never one that upstream has stored.
+    Such a key is the same where its expressions are. Where upstream has stored others, one of them
+    may be the same in numbers: then its TypeError is raised, as by any dict.
     """
 
     def __getitem__(self, key: Any) -> Any:
-        hashable = _hashable(key)
-        if hashable is not key and not super().__contains__(hashable):
-            hash(key)  # raises, so that the call is made again with the sizes at hand
-        return super().__getitem__(hashable)
+        return super().__getitem__(_sought(key, self))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(_hashable(key), value)
 
     def __contains__(self, key: Any) -> bool:
-        return super().__contains__(_hashable(key))
+        return super().__contains__(_sought(key, self))
 
     def get(self, key: Any, default: Any = None) -> Any:
         """As a dict's."""
-        return super().get(_hashable(key), default)
+        return super().get(_sought(key, self), default)
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As a dict's."""
-        return super().setdefault(_hashable(key), default)
+        return super().setdefault(_sought(key, self), default)
 
 
 class _Set(set[Any]):
     """A set that takes such members, likewise."""
 
     def __contains__(self, member: Any) -> bool:
-        return super().__contains__(_hashable(member))
+        return super().__contains__(_sought(member, self))
 
     def add(self, member: Any) -> None:
         """As a set's."""
         super().add(_hashable(member))
 
 
+class _Expression(str):
+    """What a key with symbolic numbers reads."""
+
+
 def _hashable(key: Any) -> Any:
     if type(key) is str or not any(isinstance(part, torch.SymInt) for part in tree_leaves(key)):
         return key
-    return f"symbolic {key}"
+    return _Expression(key)
+
+
+def _sought(key: Any, stored: Collection[Any]) -> Any:
+    found = _hashable(key)
+    if found is not key and not all(isinstance(other, _Expression) for other in stored):
+        hash(key)
+    return found
 
 
 class _Globals(dict[str, Any]):

@@ -28,7 +28,32 @@ _UNCOUNTED = "the stand-in for its kernel is not counted"
 _NO_KERNEL = "it is plain torch, and no kernel of FlashInfer's is there to count"
 _IN_PARTS = "it writes into parts of a tuple, which the stand-in for its kernel does not see"
 
+_SET_UP = "it takes what all ranks have set up before"
+_HELD = "its kernel is one that its workspace holds, which the example stands in for"
+
 LIMITS: Mapping[tuple[str, str], str] = {
+    **{
+        (test, "tp_moe_finalize_rmsnorm"): _SET_UP for test in (_EXAMPLE, _TURNS, _WRITES, _OPCHECK)
+    },
+    **{(test, "decode_cp_a2a_lse_reduce"): _SET_UP for test in (_EXAMPLE, _TURNS)},
+    **{
+        (_TURNS, op): _HELD
+        for op in (
+            "all_gather_gated_residual_next_rmsnorm",
+            "all_gather_rmsnorm_fp4_quantize",
+            "moe_finalize_rmsnorm_allreduce",
+            "cake_fp4_allreduce",
+            "cake_fp4_allreduce_nvfp4",
+        )
+    },
+    **{
+        (_WRITES, op): _HELD
+        for op in (
+            "moe_finalize_rmsnorm_allreduce",
+            "cake_fp4_allreduce",
+            "cake_fp4_allreduce_nvfp4",
+        )
+    },
     (_GRAPHS, "nvfp4_kv_dequantize_paged"): _FOURTH,
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
     (_FAKE, "mxfp4_quantize"): _GREATEST,

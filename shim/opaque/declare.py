@@ -78,10 +78,11 @@ class Op:
         annotations: of parameters where upstream's own are missing or of no use, such as
             ``Tensor | float``; ``None`` for one that has to stay at its default.
         fake: the results without their data, from the arguments by keyword, where the function
-            cannot be run in shadow; the reason stands beside it.
+            cannot be run in shadow; the reason stands beside it. Of a method: from an object that
+            is in the same state, too.
         state: of a method: attributes of its object that decide what the results look like,
-            strings, dtypes or booleans that stay as they are when the object plans anew. An object
-            need not have all of them.
+            strings, dtypes, booleans or numbers that stay as they are when the object plans anew.
+            An object need not have all of them.
         variables: beginnings of the names of environment variables on which shapes depend.
         requires: what has to be importable for it, beside what FlashInfer always needs.
         capability: the oldest compute capability that has a kernel for it.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -77,10 +78,12 @@ def build(
 
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
-        state = arguments.pop(_STATE, "")
+        alike = _alike(kind, op.state, arguments.pop(_STATE, ""))
         if op.fake is not None:
-            return op.fake(**arguments)
-        return _in_shadow(call, method, _alike(kind, op.state, state), arguments, kernels)
+            return op.fake(next(alike), **arguments)
+        if op.returns == "()":
+            return None
+        return _in_shadow(call, method, alike, arguments, kernels)
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
     return dispatching(method, _carrying(op, inner, call))
@@ -166,7 +169,10 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
     """The attributes that decide what the results look like. Traced by Dynamo."""
     told = ""
     for name in names:
-        told += f"{name}={getattr(holder, name, None)};"
+        value = getattr(holder, name, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = operator.index(value)  # of a symbolic number, which ties the graph to it
+        told += f"{name}={value};"
     return told
 
 

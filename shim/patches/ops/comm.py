@@ -7,11 +7,12 @@ kernel would wait for ever. ``prove`` and the benchmarks on one card leave colle
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op, Traces, Uncovered
+from ...opaque.declare import Example, MakeTensor, Op, Traces, Uncovered
 
 _HIDDEN, _EXPERTS, _TOP_K, _RANKS = 256, 4, 2, 2
 _HEADS, _HEAD, _WIDE = 8, 128, 2048
@@ -306,6 +307,17 @@ def _q_greatest(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**_lowp(make, m), **_projected(make, m, "q")}
 
 
+def _k_extremes(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_lowp(make, m), **_projected(make, m, "k")}
+
+
+def _minmax_fake(k: Any, **_: Any) -> Any:
+    import torch
+
+    batch, _rows, heads, size = k.shape
+    return k.new_empty((batch, heads, 2, 2, size), dtype=torch.float32)
+
+
 def _k_greatest(make: MakeTensor, m: int) -> dict[str, Any]:
     mean = _of_heads(make, k_mean_global="bfloat16")
     return {**_lowp(make, m), **_projected(make, m, "k"), **mean}
@@ -387,6 +399,9 @@ class _Idle:
         """Compute nothing."""
 
 
+_IDLE = _Idle()
+
+
 @functools.cache
 def _made(module: str, name: str, **attributes: Any) -> Any:
     """An object of ``flashinfer.comm`` as its constructor leaves it, without the other ranks."""
@@ -439,7 +454,7 @@ def _mhc_fake(residual: Any, fn: Any, **_: Any) -> Any:
 
 def _gathered(name: str) -> Any:
     module = "mnnvl_cutedsl_ag"
-    return _made(module, name, _impl=_Idle(), tp_size=_RANKS, max_token_num=_ROOM, hidden_dim=_WIDE)
+    return _made(module, name, _impl=_IDLE, tp_size=_RANKS, max_token_num=_ROOM, hidden_dim=_WIDE)
 
 
 def _gated(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -487,7 +502,7 @@ def _finalize_norm(make: MakeTensor, m: int) -> dict[str, Any]:
         "workspace": _made(
             "mnnvl_cutedsl_moe_finalize",
             "MNNVLCuteDSLMoEFinalizeAllReduceWorkspace",
-            **{"_impl": _Idle(), "max_token_num": _ROOM, "hidden_dim": _WIDE, "top_k": _TOP_K},
+            **{"_impl": _IDLE, "max_token_num": _ROOM, "hidden_dim": _WIDE, "top_k": _TOP_K},
         ),
         "eps": 1e-6,
     }
@@ -518,7 +533,7 @@ class _Whatever(dict[str, Any]):
         return True
 
     def __missing__(self, name: str) -> Any:
-        return _Idle()
+        return _IDLE
 
 
 @functools.cache
@@ -658,6 +673,48 @@ def _gather_chunk(make: MakeTensor, m: int) -> dict[str, Any]:
         "head_offset": 1,
         "out": make(1, m, _HEADS, _HEAD),
     }
+
+
+def _launch(inp: Any) -> Any:
+    """How a workspace launches its kernel, which it settles with the other ranks."""
+    return types.SimpleNamespace(blocks=8, threads=128, variant=0)
+
+
+def _pcie(name: str, module: str) -> Example:
+    def example(make: MakeTensor, m: int) -> dict[str, Any]:
+        inp = make(_RANKS * m, _HIDDEN)
+        workspace = _made(
+            module,
+            name,
+            **{"device": inp.device, "_device": inp.device, "_world_size": _RANKS, "_handle": 1},
+            **{"tuned_launch_config": _launch, "_check_stream": _IDLE},
+        )
+        return {"self": workspace, "inp": inp}
+
+    return example
+
+
+def _over_pcie(name: str, method: str, module: str, fake: Callable[..., Any]) -> Op:
+    return Op(
+        f"{name}.{method}",
+        _pcie(name, module),
+        out=("out",),
+        collective=True,
+        state=("_world_size",),
+        fake=fake,
+    )
+
+
+def _all_reduced(workspace: Any, inp: Any, **_: Any) -> Any:
+    return inp.new_empty(inp.shape)
+
+
+def _all_gathered(workspace: Any, inp: Any, **_: Any) -> Any:
+    return inp.new_empty((inp.shape[0] * workspace.world_size, inp.shape[1]))
+
+
+def _reduce_scattered(workspace: Any, inp: Any, **_: Any) -> Any:
+    return inp.new_empty((inp.shape[0] // workspace.world_size, inp.shape[1]))
 
 
 #: What decides the form of a communicator's results. Outputs that it has registered with the other
@@ -827,10 +884,22 @@ OPS: tuple[Op, ...] = (
         returned=_always("out"),
         **{**_METHOD, "annotations": {}},
     ),
+    # How they launch, which may take a word with the other ranks, is not to be asked in shadow.
+    _over_pcie("PcieIpcAllReduceWorkspace", "all_reduce", "pcie_ipc_ar", _all_reduced),
+    _over_pcie(
+        *("PcieIpcAllGatherWorkspace", "all_gather"),
+        *("pcie_ipc_collectives.all_gather", _all_gathered),
+    ),
+    _over_pcie(
+        *("PcieIpcReduceScatterWorkspace", "reduce_scatter"),
+        *("pcie_ipc_collectives.reduce_scatter", _reduce_scattered),
+    ),
     # On the way to an exchange in eight bits.
     Op("k_sum_v_amax", _sums, "(Tensor, Tensor)", **_ADA),
     Op("q_grouped_amax", _q_greatest, **_ADA),
     Op("k_grouped_amax", _k_greatest, **_ADA),
+    # It asks for the address of its tensor.
+    Op("k_boundary_minmax", _k_extremes, fake=_minmax_fake, **_ADA),
     Op("quant_q_into_payload", _packed_q, "()", mutates=("send_u8",), **_ADA),
     Op("quant_kv_into_payload", _packed_kv, "()", mutates=("send_u8",), **_ADA),
     Op("quant_qkv_pack", _packed_qkv, out=("out",), **{**_ADA, "annotations": {}}),
@@ -858,7 +927,40 @@ UNCOVERED = (
     Uncovered("UlyssesCommunicator.scatter_qkv", _HOLDS_TENSORS),
 )
 
+
+def _boundaries(m: int, group: int, **sizes: tuple[int, ...]) -> dict[str, Any]:
+    # On the host: the tests' pretended device cannot be indexed.
+    import torch
+
+    sizes = {"grouped_amax": (1, _HEADS, (m + 2 * group - 2) // group), **sizes}
+    tensors = {name: torch.zeros(size) for name, size in sizes.items()}
+    return {**tensors, "rank": 0, "local_sequence": m, "world_size": _RANKS}
+
+
 TRACES = (
+    Traces("boundary_descriptors", lambda make, m: {**_boundaries(m, 32), "group": 32}),
+    Traces(
+        "merge_boundary_amax",
+        lambda make, m: {
+            **_boundaries(m, 32, gathered_descriptors=(_RANKS, 1, _HEADS, 2)),
+            "group": 32,
+        },
+    ),
+    Traces(
+        "derive_k_boundary_amax",
+        lambda make, m: _boundaries(
+            *(m, 64),
+            gathered_minmax=(_RANKS, 1, _HEADS, 2, 2, _HEAD),
+            k_mean_global=(1, _HEADS, _HEAD),
+        ),
+    ),
+    Traces(
+        "zero_scale_and_padding",
+        lambda make, m: {
+            "send_u8": make(_RANKS, 1024 * m, dtype="uint8"),
+            "spec": {"q_scale_offset": 512 * m},
+        },
+    ),
     Traces(
         "moe_a2a_wrap_payload_tensor_in_workspace",
         lambda make, m: {

@@ -108,8 +108,9 @@ def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applie
     function = without_disable(original)
     _check_origin(original, finding)
     traits = finding.judgement.row.traits if finding.judgement.row else None
+    released = finding.facts is not None and finding.facts.released
     replacement = finding.patch.build(
-        Site(finding.patch.name, module, function, finding.release, traits, settings)
+        Site(finding.patch.name, module, function, finding.release, released, traits, settings)
     )
     return Applied(module, finding, original, replacement)
 

@@ -131,6 +131,7 @@ _WHOLE = (
     *(World(release, packages=False) for release in releases.RELEASES),
     *(World(release, packages=True) for release in WITH_PACKAGES),
     *(World(release, packages=False, arch=arch) for release in ENDS for arch in ("9.0a", "12.0f")),
+    *(World(release, packages=True, arch="12.0f") for release in WITH_PACKAGES[-2:]),
 )
 #: What one run goes through: the ends of the table, and what differs most between them; every
 #: world of the matrix where the variable says ``whole``.
@@ -142,7 +143,7 @@ WORLDS = tuple(
     or str(world)
     in (
         *("0.5.0", "0.6.3", "0.6.13+cute", "0.6.18.post1+cute", "0.7.4"),
-        *("0.7.4-sm9.0a", "0.7.4-sm12.0f"),
+        *("0.7.4-sm9.0a", "0.7.4-sm12.0f", "0.7.4+cute-sm12.0f"),
     )
 )
 

@@ -34,7 +34,7 @@ from torch._subclasses import FakeTensor  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from shim.opaque import registry  # noqa: E402
+from shim.opaque import later, registry  # noqa: E402
 from shim.opaque.identity import original_of  # noqa: E402
 from shim.patches.ops import OPS  # noqa: E402
 from shim.proof import making  # noqa: E402
@@ -358,6 +358,8 @@ def on_the_device(function: Function) -> Function:
 
 def run_ops_on_the_device() -> None:
     """Let our ops, called by whatever a compiler made, take CPU tensors for tensors on a GPU."""
+    for name in later.promised():
+        getattr(torch.ops.flashinfer_shim, name, None)  # not each has the op that writes
     for key, body in registry._bodies.items():
         registry._bodies[key] = dataclasses.replace(
             body, run=on_the_device(body.run), fake=_moving(body.fake)
@@ -401,7 +403,7 @@ class Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func.namespace == registry.NAMESPACE:
+        if func.namespace == later.NAMESPACE:
             self.calls.append((func, args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 

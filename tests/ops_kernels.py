@@ -18,6 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -27,17 +28,24 @@ from ops_making import tensors_of
 from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from shim.opaque.declare import Op
 from shim.patches.ops import OPS
 
 #: What ``pretend`` is told, from what FlashInfer is: ``10.0`` of ``10.0a``.
 ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 
-#: Functions of upstream that write the sources of a module, or fetch its cubins.
-MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
+#: Functions of upstream that write the sources of a module, fetch its cubins, or launch a kernel
+#: by the addresses of its tensors.
+MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|(m_grouped|grouped_gemm)_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
-TRITON_KERNELS = ("flashinfer.triton.page", "flashinfer.triton.ulysses")
-LATE_KERNELS = ("flashinfer.jit.bgmv_moe",)
+TRITON_KERNELS = ("flashinfer.triton.gemm", "flashinfer.triton.page", "flashinfer.triton.ulysses")
+#: Such of which some need NVIDIA's packages, and some are not in every release.
+LATE_KERNELS = (
+    "flashinfer.jit.bgmv_moe",
+    "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
+    "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
+)
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -175,8 +183,12 @@ def install(modules: Collection[str] = ()) -> None:
     for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
         if _is_installed(package):
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
+    if _is_installed("cuda.tile"):
+        tune: Any = importlib.import_module("cuda.tile.tune")
+        tune.exhaustive_search = _fastest
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
+    torch.cuda.is_current_stream_capturing = _is_not_capturing
     late = itertools.chain(*map(_late_imports, modules))
     _import_late([*TRITON_KERNELS, *LATE_KERNELS, *late])
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
@@ -186,15 +198,29 @@ def install(modules: Collection[str] = ()) -> None:
         "_RAW_STREAM": lambda index: 0,
         "_CAPTURING": lambda: False,
         "_use_raw_stream": lambda *args: contextlib.nullcontext(),
+        "_STREAM_CONTEXT": lambda *args: contextlib.nullcontext(),
+        "cluster_capacity": lambda *args: 74,
         "_control_words": lambda *args, **options: (None, None),
         "_CURRENT_DEVICE": lambda: 0,
         "_front_resident_clusters": lambda index, arch, size: 74,
-        "load_cake_kimi_k3_latent_moe_module": lambda *args: Kernel("module"),
-        "load_cake_megamoe_topk_reduce_module": lambda *args: Kernel("module"),
+        **{
+            f"load_cake_{program}_module": lambda *args: Kernel("module")
+            for program in ("kimi_k3_latent_moe", "kimi_k3_tp12_tail", "megamoe_topk_reduce")
+        },
+        **dict.fromkeys(
+            ("get_num_sm", "get_device_sm_count", "device_sm_count"),
+            lambda device: torch.cuda.get_device_properties(device).multi_processor_count,
+        ),
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
         "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),
+        "exhaustive_search": _fastest,
+        "_current_stream_capturing": _is_not_capturing,
+        "launch_dense_gemm": lambda *args, **options: Kernel("launch")(*args, **options),
+        # As upstream's are, by which the shadow knows them.
+        "get_cute_dsl_compiled_masked_gemm_kernel": functools.cache(_masked_gemm),
+        "cake_quant_lora_launcher": functools.cache(lambda *args: Kernel("launcher")),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
@@ -202,13 +228,71 @@ def install(modules: Collection[str] = ()) -> None:
                 if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
             if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
-                vars(module)["load"] = functools.cache(lambda *args: Kernel("module"))  # of Cake
+                load = functools.cache(lambda *args: Kernel("module"))  # of Cake
+                load.__module__ = name  # the shadow takes it for upstream's
+                vars(module)["load"] = load
     for asked, answer in answers.items():
         _answer(asked, answer)
     _do_without_sources()
     with contextlib.suppress(ImportError):  # older releases have no programs
         programs: Any = importlib.import_module("flashinfer.jit.cake_program")
         programs._load = functools.cache(lambda program, target: Kernel("module"))
+    _plan_with_cudnn()
+    _sample_with_cake()
+
+
+def _plan_with_cudnn() -> None:
+    """Let cuDNN, which is not here, plan grouped products."""
+    try:
+        core: Any = importlib.import_module("flashinfer.grouped_mm.cudnn.core")
+    except ImportError:
+        return
+    core.cudnn = Kernel("cudnn")
+    for asked in ("_check_cudnn_version", "_get_handle", "_to_cudnn_dtype"):
+        _answer(asked, lambda *args: None)
+    for asked in ("grouped_gemm", "block_scale_grouped_gemm"):
+        asked = f"_build_cudnn_moe_{asked}_graph"
+        # Beside a graph and the size of its workspace some releases return the numbers of plans.
+        plans = ((),) if "plan_indices" in inspect.getsource(getattr(core, asked)) else ()
+        planned = (Kernel("graph"), 0, *plans)
+        _answer(asked, lambda *args, planned=planned, **options: planned)
+
+
+def _sample_with_cake() -> None:
+    """Let flashinfer.cake_sampling choose without the file that tells of its kernels."""
+    try:
+        cake = importlib.import_module("flashinfer.cake_sampling")
+    except ImportError:
+        return
+    names = ("cluster", "ept", "stream", "threads", "items", "launch_flags", "one_launch")
+    plan = SimpleNamespace(**dict.fromkeys((*names, "stage23_flags"), 1))
+    for asked, answer in {
+        "cake_sampling_route": lambda *args: "pipeline",
+        "_slab": lambda: 1024,
+        "_launch_plan": lambda *args: plan,
+        "_slab_plan": lambda *args: (1, 1, False, 0),
+        "load_cake_sampling_module": lambda: Kernel("module"),
+    }.items():
+        setattr(cake, asked, answer)
+
+
+def _is_not_capturing() -> bool:
+    return False
+
+
+def _fastest(configs: Sequence[Any], *args: Any, **options: Any) -> SimpleNamespace:
+    """What cuda.tile's search finds among ``configs`` where nothing can be timed: the first."""
+    return SimpleNamespace(best=SimpleNamespace(config=configs[0]))
+
+
+def _masked_gemm(**options: Any) -> Callable[..., torch.Tensor]:
+    """The launcher that CuTe DSL's masked product has, without asking the card for its size."""
+
+    def launch(c_tensor_gpu: torch.Tensor, **tensors: Any) -> torch.Tensor:
+        Kernel("compiled")(c_tensor_gpu, **tensors)
+        return c_tensor_gpu
+
+    return launch
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:
@@ -220,7 +304,7 @@ def _maker(name: str, module: str) -> Callable[..., Any]:
                 get_library_path=lambda: "",
                 get_library_paths=lambda: (),
             )
-        return Kernel(name)(*args, **options) if name.startswith("m_grouped_") else None
+        return Kernel(name)(*args, **options) if "grouped_" in name else None
 
     maker.__module__ = module  # the shadow takes it for upstream's
     return maker
@@ -266,7 +350,7 @@ def _import_late(modules: Iterable[str]) -> None:
     """Import what upstream imports when it is called, where a release has it."""
     with _triton():
         for module in modules:
-            if _is_installed(module):
+            with contextlib.suppress(ImportError):
                 importlib.import_module(module)
 
 
@@ -332,13 +416,20 @@ def _written(frame: FrameType | None) -> list[torch.Tensor]:
     while frame is not None:
         code = frame.f_code
         if frame.f_globals.get("__name__", "").partition(".")[0] == "flashinfer":
-            op = OPS.get(code.co_name)
+            op = _op(code.co_name, frame.f_globals["__name__"])
             declared = (*op.mutates, *filter(None, op.out)) if op else ()
             names = _registrations(code.co_filename).get(code.co_firstlineno, declared)
             for name in names:
                 found += tensors_of(frame.f_locals.get(name))
         frame = frame.f_back
     return found
+
+
+@functools.cache
+def _op(function: str, module: str) -> Op | None:
+    """The op of a function; of those that share its name the one for its module, if any."""
+    named = [op for op in OPS.values() if op.path == function and fnmatchcase(module, op.module)]
+    return named[0] if named else OPS.get(function)
 
 
 @functools.cache

@@ -17,17 +17,17 @@ _TURNS = "test_real_and_traced_calls_do_not_disturb_each_other"
 _WRITES = "test_what_it_writes_into_is_seen_by_compiler_and_caller"
 _OPCHECK = "test_opcheck_passes"
 
-_FOURTH = "it takes a fourth graph, for one more size"
 _GREATEST = "no rows: torch refuses the greatest of nothing with data, and not without"
 _HOST = "upstream reads scales on the host, which tensors without data do not have"
 _RULE = "its fake, a rule, refuses no dtype; upstream does when the graph runs"
+_ADDRESSES = "upstream refuses addresses, which tensors without data do not have"
+_COPIED = "its output is a copy of what the kernel was to write"
 _FLOAT4 = "torch fills no FP4 tensors on the CPU"
 _FLOAT8 = "torch compares no FP8 tensors on the CPU"
 _PADDED = "what no kernel writes, as padding, is compared too"
 _STRIDED = "torch hands it tensors with other strides than the function takes"
 _UNCOUNTED = "the stand-in for its kernel is not counted"
 _NO_KERNEL = "it is plain torch, and no kernel of FlashInfer's is there to count"
-_IN_PARTS = "it writes into parts of a tuple, which the stand-in for its kernel does not see"
 
 _SET_UP = "it takes what all ranks have set up before"
 _HELD = "its kernel is one that its workspace holds, which the example stands in for"
@@ -59,7 +59,6 @@ LIMITS: Mapping[tuple[str, str], str] = {
             "cake_fp4_allreduce_nvfp4",
         )
     },
-    (_GRAPHS, "nvfp4_kv_dequantize_paged"): _FOURTH,
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
     (_FAKE, "mxfp4_quantize"): _GREATEST,
     **{
@@ -67,6 +66,8 @@ LIMITS: Mapping[tuple[str, str], str] = {
         for test in (_EXAMPLE, _FAKE, _TURNS)
     },
     (_FAKE, "fused_rmsnorm_silu"): _RULE,
+    (_FAKE, "mm_bf16_fp4"): _ADDRESSES,
+    (_WRITES, "masked_bmm"): _COPIED,
     **{
         (test, op): _FLOAT4
         for test in (_FAKE, _WRITES, _OPCHECK)
@@ -75,6 +76,16 @@ LIMITS: Mapping[tuple[str, str], str] = {
     **{
         (_OPCHECK, op): _FLOAT8
         for op in (
+            "cake_fused_qk_rmsnorm_rope_quantize_fp8_append_paged_kv_cache",
+            "fp8_linear",
+            "fp8_linear_swiglu",
+            "fp8_qkv_qknorm_rope",
+            "group_gemm_fp8_nt_groupwise_contiguous",
+            "grouped_mm_fp4",
+            "grouped_mm_fp8",
+            "grouped_mm_mxfp8",
+            "mm_fp8_lora",
+            "ragged_block_scaled_bmm",
             "mla_rope_quantize_fp8",
             "rope_quantize_fp8",
             "rope_quantize_fp8_append_paged_kv_cache",
@@ -110,9 +121,9 @@ LIMITS: Mapping[tuple[str, str], str] = {
             "silu_and_mul_nvfp4_quantize",
         )
     },
+    (_TURNS, "mhc_fused_post_pre"): "on the card of the tests it is plain torch",
     **{
         (_TURNS, f"qwen_3_{op}_tables"): _NO_KERNEL
         for op in ("5_block_rope", "8_block_rope", "8_block_rope_position")
     },
-    (_WRITES, "rope_quantize_fp8_append_paged_kv_cache"): _IN_PARTS,
 }

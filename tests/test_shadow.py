@@ -155,6 +155,11 @@ ROWS = {4: 6}
 def by_size(x):
     return torch.empty(ROWS[x.shape[0]], x.shape[1], device=x.device)
 
+DEGREES = {8: 2}
+
+def by_degree(x, degree):
+    return torch.empty(x.shape[0], DEGREES[degree], device=x.device)
+
 def greatest(x):
     return x.max(), x.max(dim=0), x[:, :0].abs().max()
 
@@ -233,8 +238,11 @@ WORLD = (
             symbolic = mode.from_tensor(real)
             out, _ = shadow.run(fake.by_number, dict(x=symbolic))
             free = len(mode.shape_env.guards)
+            wide, _ = shadow.run(fake.by_degree, dict(x=symbolic, degree=symbolic.shape[1]))
+            numbers = [mode.shape_env.replace(n.node.expr).is_number for n in symbolic.shape]
             tied, _ = shadow.run(fake.by_size, dict(x=symbolic))
         answers["numbers of symbolic sizes"] = [describe([out])[0][0], free]
+        answers["a table by a number"] = [describe([wide])[0][0], numbers]
         answers["a table by size"] = [describe([tied])[0][0], len(mode.shape_env.guards) > 0]
         with torch._subclasses.fake_tensor.FakeTensorMode():
             x = torch.empty(4, 8, device="cuda")
@@ -267,6 +275,7 @@ def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) ->
     assert kind == "RuntimeError"
     assert text == "max() of a tensor without elements"
     assert answers["a constant"] == [[[2], [1], "torch.float32", "cuda"]]
+    assert answers["a table by a number"] == [[4, 2], [False, True]]
     assert answers["a table by size"] == [[6, 8], True]
     assert answers["numbers of symbolic sizes"] == [[6, 11], 0]
     kind, text = answers["an unknown launcher"]

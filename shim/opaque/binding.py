@@ -35,7 +35,8 @@ def binding(
     names = tuple(parameter.name for parameter in parameters)
     positional = tuple(parameter.name for parameter in parameters if parameter.kind is not keyword)
     required = tuple(parameter.name for parameter in parameters if parameter.default is empty)
-    judges = {name: (_JUDGES[kind], opt) for name, (kind, opt) in kinds.items() if kind in _JUDGES}
+    judged = {name: kind for name, (kind, _) in kinds.items() if kind in _JUDGES}
+    optional = {name for name, (_, optional) in kinds.items() if optional}
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         if len(args) > len(positional):
@@ -51,11 +52,12 @@ def binding(
         for name in required:
             if name not in named:
                 raise TypeError(f"{function}() missing a required argument: '{name}'")
-        for name in named:
-            if name in judges:
-                judge, optional = judges[name]
-                if not (optional and named[name] is None):
-                    named[name] = judge(named[name], function, name)
+        for name, value in named.items():
+            # First what is usual, since tracing a call takes time.
+            if name not in judged or type(value) is judged[name]:
+                continue
+            if value is not None or name not in optional:
+                named[name] = _JUDGES[judged[name]](value, function, name)
         return call(**named)
 
     return traced

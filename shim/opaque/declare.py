@@ -62,6 +62,8 @@ class Op:
         inputs: results that may be arguments given back, such as a state, by their number: from the
             arguments given, by keyword, the one that it is, or None. Traced by Dynamo, likewise.
             What the function wrote into such a one is declared by ``mutates``.
+        part: where the function returns a part of an output that it was given: which, from the
+            arguments and the output. Traced by Dynamo, likewise.
         draws: set where the function draws random numbers: the parameters that, all of them given,
             say where in which sequence it begins. A call without them moves on a generator of the
             process, so no such call is left out, made once for two, or made in another order.
@@ -77,6 +79,8 @@ class Op:
             have such parameters: they save a look at the contents of tensors.
         annotations: of parameters where upstream's own are missing or of no use, such as
             ``Tensor | float``; ``None`` for one that has to stay at its default.
+        keywords: parameters that upstream takes by ``**kwargs``, all optional; ``annotations`` say
+            what they are.
         fake: the results without their data, from the arguments by keyword, where the function
             cannot be run in shadow; the reason stands beside it. Of a method: from an object that
             is in the same state, too.
@@ -96,12 +100,14 @@ class Op:
     mutates: tuple[str, ...] = ()
     out: tuple[str | None, ...] = ()
     inputs: Mapping[int, GivenBack] = field(default_factory=dict)
+    part: Callable[[Mapping[str, Any], Any], Any] | None = None
     draws: tuple[str, ...] | None = None
     collective: bool = False
     returned: Callable[[Mapping[str, Any]], str] | None = None
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    keywords: tuple[str, ...] = ()
     fake: Callable[..., Any] | None = None
     state: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ import torch
 
 from .declare import Count, GivenBack
 from .identity import take_over
+from .later import Later, make
 from .schema import Schema
 
 #: By number, which argument a result is, if it is one.
@@ -22,14 +23,14 @@ Inputs = tuple[tuple[int, GivenBack], ...]
 
 def dispatching(
     original: Callable[..., Any],
-    traced: Callable[..., Any],
+    later: Later,
     eager: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """A plain function with the identity of ``original`` that calls ``traced`` where it must.
+    """A plain function with the identity of ``original`` that calls an op where it must.
 
     Args:
         original: the upstream function.
-        traced: takes the same arguments and calls an op.
+        later: makes what takes the same arguments and calls the op.
         eager: called instead of ``original`` where nobody watches.
     """
     untraced = original if eager is None else eager
@@ -38,7 +39,8 @@ def dispatching(
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or active_modes():
-            return traced(*args, **kwargs)
+            make(later)
+            return later.traced(*args, **kwargs)
         return untraced(*args, **kwargs)
 
     # Dynamo counts recompilations by code object: under one for all ops, whoever compiles several
@@ -71,6 +73,7 @@ def with_results(
     outs: tuple[str, ...],
     inputs: Inputs,
     count: Callable[[Mapping[str, Any]], Count],
+    part: Callable[[Mapping[str, Any], Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """Choose between two ops by whether the caller gives outputs; return what the function would.
 
@@ -82,6 +85,7 @@ def with_results(
         outs: the function's outputs, in the order of the results.
         inputs: results that may be arguments given back.
         count: how many results a call has, from its arguments, and in what form (``declare.py``).
+        part: what is returned of an output that was given, where it is not all of it.
     """
 
     def traced(**named: Any) -> Any:
@@ -97,6 +101,8 @@ def with_results(
             made = functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
+        if part is not None:
+            given = {i: part(named, value) for i, value in given.items()}
         for i, given_back in inputs:
             argument = given_back(named)
             if i not in given and argument is not None:

@@ -95,10 +95,21 @@ class _Kept(_Nothing):
 
 
 class _Giving(_Nothing):
-    """A callable, module or class that gives more of the same: a spec, a builder, a type."""
+    """A callable, module or class that gives more of the same: a spec, a builder, a type.
+
+    Or a number that only those know who compile kernels: of computing with it comes another.
+    """
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         return _GIVING
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __call__
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = __call__
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    __le__ = __gt__ = __ge__ = __lt__
 
 
 class _Package(_Giving):
@@ -239,6 +250,7 @@ _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
     r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_(?:module|kernel)"
+    r"|cake_\w+_launcher"
 )
 #: CuTe DSL: cached getters of a dictionary that the kernel is put into when it is compiled.
 _KEEPER = re.compile(r"_get_compiled_(?:decode|mtp)_kernel\w*")
@@ -257,12 +269,18 @@ _PROGRAM_LOADERS = frozenset({"entry", "load"})
 _KNOWN_BY_HEART = frozenset({"get_smem_capacity_in_bytes"})
 #: CuTe DSL: what builds or loads one kernel.
 _BUILDERS = frozenset({"build_and_load_cute_dsl_kernel"})
-#: DeepGEMM: the functions that describe their tensors to the card, by addresses, and launch.
-_DEEP_GEMM = re.compile(r"m_grouped_\w+_sm\w+")
+#: Grouped products, DeepGEMM's and others: the functions that describe their tensors to the card,
+#: by addresses, and launch.
+_GROUPED_GEMM = re.compile(r"(m_grouped|grouped_gemm)_\w+_sm\w+")
 #: Functions that prepare a loaded library.
 _SETUPS = frozenset({"setup_cubin_loader"})
 _WORKSPACES = frozenset({"_get_cache_buf", "_get_stream_cache_buf"})
 _DRAWS = frozenset({"get_seed_and_offset"})
+#: cuTile: functions that time a kernel for the sizes at hand, or take the fastest, and launch it.
+#: PrimsTS: the function that does so.
+_TUNED_LAUNCH = re.compile(r"_(masked|ragged)\w*_bmm_(\w*autotune\w*|launch)|launch_dense_gemm")
+#: All that launch by themselves.
+_LAUNCHERS = (_GROUPED_GEMM, _TUNED_LAUNCH, _LAUNCHER)
 #: Functions that compile a kernel and launch it on two outputs that they are given.
 _COMPILERS = frozenset({"cute_dsl_radix_filter_topk_wrapper"})
 #: Functions that ask a loaded module whether it can serve a call. In shadow it can: the real call
@@ -271,9 +289,11 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 #: Functions that choose among kernels by sizes, which makes no difference to what is returned.
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
+    r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
     r"|_should_use_oneshot"
     r"|_admits|_selects|select_record"
     r"|get_(?:tile_v|vec_size)_mtp|select_cake_\w+_variant|should_use_\w+_host"
+    r"|select_cake_\w+_template|(fp8|nvfp4)_blackwell_\w+"
 )
 
 
@@ -307,7 +327,7 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return lambda *args, **kwargs: (None, None)
     if name in _CAN:
         return lambda: True
-    if name in _SETUPS or _DEEP_GEMM.fullmatch(name) or _LAUNCHER.fullmatch(name):
+    if name in _SETUPS or any(pattern.fullmatch(name) for pattern in _LAUNCHERS):
         return _NOTHING
     if _DECODER.fullmatch(name):
         return _decoded

@@ -30,7 +30,7 @@ from .capture import Kernels
 from .carry import EXTRAS
 from .declare import Op
 from .dispatch import dispatching
-from .op import Body, define
+from .op import Body, define, promised
 from .registry import Tag
 
 #: Attribute of an object that holds its handle, and the op's parameters for it and for its state.
@@ -48,7 +48,13 @@ _untracked: dict[type, dict[str, Any]] = {}
 
 
 def build(
-    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
+    op: Op,
+    kind: type,
+    method: Callable[..., Any],
+    *,
+    release: str,
+    preload: bool,
+    at_once: bool = True,
 ) -> Callable[..., Any]:
     """Define the op of ``method`` and build the function that takes its place in class ``kind``.
 
@@ -57,12 +63,22 @@ def build(
         kind: the class, of which objects are tracked; see :func:`track`.
         method: the plain function in it.
         release: of FlashInfer.
-        preload: as in :func:`.op.build`.
+        preload, at_once: as in :func:`.op.build`.
 
     Raises:
         Inexpressible: the method has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
+    later = promised(
+        op, lambda: _traced(op, kind, method, release=release, preload=preload), at_once=at_once
+    )
+    return dispatching(method, later)
+
+
+def _traced(
+    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
+) -> Callable[..., Any]:
+    """Define the op; gives what a compiler is to trace."""
     call = _Call(method)
 
     def needs(arguments: Mapping[str, Any]) -> tuple[shadow.Loaded, ...]:
@@ -86,7 +102,7 @@ def build(
         return _in_shadow(call, method, alike, arguments, kernels)
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
-    return dispatching(method, _carrying(op, inner, call))
+    return _carrying(op, inner, call)
 
 
 class _Call:

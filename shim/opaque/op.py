@@ -19,6 +19,7 @@ from .capture import Kernels, untuned
 from .declare import Op
 from .dispatch import Inputs, dispatching, encoding, with_draws, with_results, with_writes
 from .identity import signature_of
+from .later import Later, promise
 from .launchers import Loaded
 from .schema import Schema, from_signature, kinds
 
@@ -32,8 +33,9 @@ def build(
     fake: Callable[..., Any] | None = None,
     kernels: Kernels | None = None,
     eager: Callable[..., Any] | None = None,
+    at_once: bool = True,
 ) -> Callable[..., Any]:
-    """Define the op, or both that it needs, and build the function that dispatches to it.
+    """Build the function that dispatches to the op, and define the op, or both that it needs.
 
     Two are needed where it has outputs, or where a call may or may not draw random numbers.
 
@@ -46,23 +48,58 @@ def build(
             the function in shadow, or nothing where it returns nothing.
         kernels: what ``fake`` would load; without it the shadow tells.
         eager: runs instead of ``function``.
+        at_once: define it now. For a function that is known to be expressible that can wait until
+            a compiler meets it.
 
     Raises:
         Inexpressible: the function has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    signature = signature_of(function)
-    if kernels is None:
-        needs = _seeing(op, signature, functools.partial(_needed, function))
-        kernels = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
-    body = Body(
-        signature,
-        function if eager is None else eager,
-        fake or _seeing(op, signature, _answer(op, function, kernels)),
-        kernels,
-    )
-    tag = registry.Tag(release, _set_variables(op.variables))
-    return dispatching(function, define(op, body, tag), eager)
+
+    def traced() -> Callable[..., Any]:
+        signature = _with_keywords(signature_of(function), op.keywords)
+        behind = kernels
+        if behind is None:
+            needs = _seeing(op, signature, functools.partial(_needed, function))
+            behind = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
+        body = Body(
+            signature,
+            function if eager is None else eager,
+            fake or _seeing(op, signature, _answer(op, function, behind)),
+            behind,
+        )
+        return define(op, body, registry.Tag(release, _set_variables(op.variables)))
+
+    return dispatching(function, promised(op, traced, at_once=at_once), eager)
+
+
+def promised(op: Op, traced: Callable[[], Callable[..., Any]], *, at_once: bool) -> Later:
+    """The op, or both that it needs, under the names that they will have.
+
+    Args:
+        op: the declaration.
+        traced: defines them, and gives what a compiler is to trace.
+        at_once: whether to do it now.
+    """
+    later = Later(traced)
+    promise({_named(op), f"{_named(op)}_out", f"{_named(op)}_seeded"}, later)
+    if at_once:
+        later.make()
+    return later
+
+
+def _named(op: Op) -> str:
+    return op.name.replace(".", "_")
+
+
+def _with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+    """The signature with parameters of their own for what goes by ``**kwargs``."""
+    if not names:
+        return signature
+    kind = inspect.Parameter.VAR_KEYWORD
+    written = [p for p in signature.parameters.values() if p.kind is not kind]
+    named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
+    return signature.replace(parameters=[*written, *named])
 
 
 @dataclass(frozen=True)
@@ -102,7 +139,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
 
         return run_guarded
 
-    op_name = op.name.replace(".", "_")
+    op_name = _named(op)
     out = tuple(name for name in op.out if name is not None and name in signature.parameters)
     total = op.returns.count("Tensor")
     inputs = tuple(op.inputs.items())
@@ -120,7 +157,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             wrap(guarded(refusal)),
             wrap(body.fake),
             ordered=ordered,
-            captured=body.captured,
+            captured=body.captured and not refusal,
         )
         return encoding(registry.define(name, tag, whole), schema)
 
@@ -150,7 +187,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
     count = op.results or (lambda arguments: total)
-    return bound(with_results(traced, mutating, out, inputs, count))
+    return bound(with_results(traced, mutating, out, inputs, count, op.part))
 
 
 def _drawing(
@@ -194,7 +231,7 @@ def _collective(
         return _returning_written(function, total, written, outs, op.returned)
 
     outs = tuple(name for name in op.out if name and name in signature.parameters)
-    traced = register(op.name.replace(".", "_"), schema, body, ordered=True)
+    traced = register(_named(op), schema, body, ordered=True)
     return with_writes(traced, written, outs, op.results or (lambda given: total), op.returned)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +17,12 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch._ops import OpOverload
 
 from .. import __version__
+from .later import NAMESPACE, lock, made
 from .schema import Schema
-
-NAMESPACE = "flashinfer_shim"
 
 #: Who sees an op below autograd, beside its kernel: a dispatch mode or subclass, a functionalizer.
 _WATCHING = (torch._C.DispatchKey.Python, torch._C.DispatchKey.Functionalize)
 
-_lock = threading.Lock()
 # Kept alive for the life of the process: a Library that is collected takes its ops along
 # (pytorch #139444), and compiled graphs hold the ops by name.
 _library: torch.library.Library | None = None
@@ -78,9 +75,10 @@ def define(name: str, tag: Tag, body: Body) -> OpOverload:
         RuntimeError: the op was defined by another copy of us.
     """
     key = f"{name}.{_overload_name(tag, body)}"
-    with _lock:
+    with lock:
         if key not in _bodies:
             _define(key, body)
+            made(name)
         _bodies[key] = body
     return _overload(key)
 
@@ -113,7 +111,7 @@ def _define(key: str, body: Body) -> None:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         current = _bodies[key]
-        if current.ordered:
+        if current.ordered and not current.captured:
             _keep_out_of_cuda_graphs(_overload(key))
         return current.fake(**current.schema.arguments(args, kwargs))
 
@@ -149,7 +147,7 @@ def _tags(body: Body) -> tuple[torch.Tag, ...]:
     if body.ordered:
         tags.append(torch.Tag.nondeterministic_seeded)
     unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
-    if (body.ordered or not body.captured) and unsafe is not None:
+    if not body.captured and unsafe is not None:
         tags.append(unsafe)
     return tuple(tags)
 

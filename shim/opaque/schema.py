@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .carry import TYPES, Carrier, Itself, carrier_for, only_default
+from .carry import TYPES, Carrier, Itself, Part, carrier_for, only_default
 
 #: What an annotation of ours may say, members of a union with ``|`` between them.
 _WORDS: Mapping[str, Any] = {
@@ -32,6 +32,12 @@ _WORDS: Mapping[str, Any] = {
     "object": Itself,
     "None": None,
 }
+#: Dynamo takes a keyword of this name for an output of torch's own functions, and refuses one that
+#: is not contiguous: in the op it has another name.
+_OUT = "out"
+_RENAMED = Carrier(
+    (Part("out_", "Tensor{}?", "None", None),), lambda value: (value,), lambda value: value
+)
 _NONE_GIVEN: Mapping[str, str] = types.MappingProxyType({})
 
 
@@ -106,6 +112,11 @@ def from_signature(
             declared.append("*")
         alias = f"(a{index}!)" if parameter.name in mutates else ""
         plain = _declare(parameter, alias, required=parameter.name in required)
+        if plain is not None and parameter.name == _OUT:
+            carriers[_OUT] = _RENAMED
+            declared.append(plain.replace(f" {_OUT}", f" {_RENAMED.parts[0].name}"))
+            op_names.append(_RENAMED.parts[0].name)
+            continue
         if plain is not None:
             declared.append(plain)
             op_names.append(parameter.name)

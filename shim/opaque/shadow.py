@@ -246,6 +246,9 @@ class _World:
             return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
         value = _unlogged(original_of(value) or value)
+        if isinstance(value, functools.partial):
+            function = self.translate(name, value.func)
+            return functools.partial(function, *value.args, **value.keywords)
         replaced = stand_in(name, value, self.loaded)
         if replaced is not None:
             return replaced
@@ -268,7 +271,9 @@ class _World:
 
     def _contents(self, value: Any) -> Any:
         """A copy of a container: upstream's is not written into, and may hold functions."""
-        copied = copy.copy(value)
+        kinds: dict[type, Callable[[], Any]] = {dict: _Table, set: _Set}
+        kind = kinds.get(type(value))
+        copied = kind() if kind else copy.copy(value)
         copied.clear()
         # In the table before it is filled, since it may hold itself.
         self._copies[id(value)] = (value, copied)
@@ -330,6 +335,50 @@ class _World:
         """``__import__`` for functions that import while they run."""
         package = {"__package__": globals["__package__"]} if level and globals else None
         return self.translate(name, builtins.__import__(name, package, locals, fromlist, level))
+
+
+class _Table(dict[Any, Any]):
+    """A dict that also takes keys with symbolic numbers in them, which have no hash.
+
+    Such a key is the same where its expressions are, and never one that upstream has stored.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        hashable = _hashable(key)
+        if hashable is not key and not super().__contains__(hashable):
+            hash(key)  # raises, so that the call is made again with the sizes at hand
+        return super().__getitem__(hashable)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(_hashable(key), value)
+
+    def __contains__(self, key: Any) -> bool:
+        return super().__contains__(_hashable(key))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """As a dict's."""
+        return super().get(_hashable(key), default)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """As a dict's."""
+        return super().setdefault(_hashable(key), default)
+
+
+class _Set(set[Any]):
+    """A set that takes such members, likewise."""
+
+    def __contains__(self, member: Any) -> bool:
+        return super().__contains__(_hashable(member))
+
+    def add(self, member: Any) -> None:
+        """As a set's."""
+        super().add(_hashable(member))
+
+
+def _hashable(key: Any) -> Any:
+    if type(key) is str or not any(isinstance(part, torch.SymInt) for part in tree_leaves(key)):
+        return key
+    return f"symbolic {key}"
 
 
 class _Globals(dict[str, Any]):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -34,6 +36,14 @@ def on(device: str, seed: int = 0) -> MakeTensor:
         return drawn.repeat(-(-count // max(len(drawn), 1)))[:count].reshape(size)
 
     return make
+
+
+def arguments_of(
+    function: Callable[..., Any], arguments: Mapping[str, Any], also: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An example's arguments, and those in ``also`` for which this release has a parameter."""
+    parameters = inspect.signature(function).parameters if also else ()
+    return {**arguments, **{name: also[name] for name in also if name in parameters}}
 
 
 def fake(device: str = "cuda") -> MakeTensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import types
+from importlib import import_module
 from typing import Any
 
 from ...opaque.declare import Example, MakeTensor, Op, Uncovered
@@ -25,12 +28,25 @@ def _number(make: MakeTensor) -> Any:
     return make(1, dtype=_SCALE, values=(1.0,))
 
 
-def _h3_norm(make: MakeTensor, m: int, index: str = "int64") -> dict[str, Any]:
+def _h3_positions() -> bool:
+    """Whether a row says by a number where it stands, as it does from 0.7.2 on."""
+    import inspect
+
+    from flashinfer.diffusion_ops import minimax_h3_bf16_pre_attention
+
+    return "rope_positions" in inspect.signature(minimax_h3_bf16_pre_attention).parameters
+
+
+def _h3_index(make: MakeTensor, m: int) -> Any:
+    return make(m, dtype="int64" if _h3_positions() else "int32")
+
+
+def _h3_norm(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
         "x": make(m, _H3),
         "x_norm_weight": make(_H3),
         **{name: make(_H3_TABLE, _H3) for name in ("adaln_scale", "adaln_shift")},
-        "adaln_index": make(m, dtype=index),
+        "adaln_index": _h3_index(make, m),
     }
 
 
@@ -39,13 +55,15 @@ def _h3_residual(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _h3_pre_attention(make: MakeTensor, m: int) -> dict[str, Any]:
+    positions: dict[str, Any] = {"rope_cos_sin": make(m, 96)}
+    if _h3_positions():
+        positions = {"rope_cos_sin": make(_H3_TABLE, 96), "rope_positions": _h3_index(make, m)}
     return {
         **_h3_norm(make, m),
         "qkv_weight": make(3 * _H3_ATTENTION, _H3),
         "q_norm_weight": make(_H3_HEAD),
         "k_norm_weight": make(_H3_HEAD),
-        "rope_cos_sin": make(_H3_TABLE, 96),
-        "rope_positions": make(m, dtype="int64"),
+        **positions,
         "ulysses_degree": 2,
         "out": make(2, m, _H3_HEADS // 2, 3, _H3_HEAD),
     }
@@ -83,6 +101,11 @@ def _h3_row_scales(make: MakeTensor) -> dict[str, Any]:
         "fc1_weight_q": make(2 * _H3_FFN, _H3, dtype=_FP8),
         "fc1_weight_scale": make(2 * _H3_FFN, dtype=_SCALE),
     }
+
+
+def _h3_fc1_fp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    index = {"adaln_index": make(m, dtype="int32")}
+    return {**_h3_norm(make, m), **index, **_h3_row_scales(make)}
 
 
 def _h3_mlp(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -138,7 +161,7 @@ def _h3_out(make: MakeTensor, m: int, block: int = 0) -> dict[str, Any]:
         "attn_out": make(2, m, _H3_HEADS // 2, _H3_HEAD),
         **(weight if block else {"o_weight": make(_H3, _H3_ATTENTION)}),
         **_h3_residual(make, m),
-        "gate_index": make(m, dtype="int64"),
+        "gate_index": _h3_index(make, m),
     }
 
 
@@ -219,6 +242,46 @@ def _latent_tail(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _tail_workspace() -> Any:
+    """A workspace of rank 0 as its constructor leaves it, without the other ranks."""
+    import torch
+
+    tail: Any = import_module("flashinfer.experimental.kimi_k3_tp12_tail.cake_backend")
+    workspace = tail.KimiK3Tp12TailWorkspace.__new__(tail.KimiK3Tp12TailWorkspace)
+    flags = torch.zeros(8, dtype=torch.int32)
+    shared = types.SimpleNamespace(mc_ptr=0, uc_ptr_local=0, buffer_flags=flags)
+    names, room = ("k1_oneshot", "k1_twoshot", "k3"), 1024
+    vars(workspace).update(
+        rank=0,
+        world_size=tail.WORLD_SIZE,
+        device=torch.device("cuda", 0),
+        arch="sm_100a",
+        sm_count=148,
+        max_tokens=room,
+        my_col_begin=tail.COL_BEGIN[0],
+        my_cols=tail.PARTITION[0],
+        buffers=dict.fromkeys(names, shared),
+        peer_ptrs=dict.fromkeys(names, torch.zeros(tail.WORLD_SIZE, dtype=torch.int64)),
+        y=torch.zeros(room, _LATENT, dtype=torch.bfloat16),
+        gemm=torch.zeros(room, tail.PARTITION[0], dtype=torch.bfloat16),
+        _destroyed=False,
+        _last_stream=None,
+    )
+    return workspace
+
+
+def _tail(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "routed_partial": make(m, _LATENT),
+        "shared_partial": make(m, _KIMI),
+        "norm_weight": make(_LATENT),
+        "up_weight": make(_KIMI, _LATENT),
+        "out": make(m, _KIMI),
+        "workspace": _tail_workspace(),
+    }
+
+
 def _given(*names: str) -> Any:
     """A fake of a function that returns what it is given to write into."""
 
@@ -261,7 +324,7 @@ OPS: tuple[Op, ...] = (
     _h3("fc1_swiglu_nvfp4", _h3_fc1_nvfp4, "workspace_q", "workspace_sf"),
     _h3(
         "fc1_swiglu_fp8",
-        lambda make, m: {**_h3_norm(make, m, "int32"), **_h3_row_scales(make)},
+        _h3_fc1_fp8,
         *("workspace_q", "workspace_scale"),
         **_ON_SM120,
     ),
@@ -314,6 +377,16 @@ OPS: tuple[Op, ...] = (
         fake=_given("out"),
         capability=_BLACKWELL,
     ),
+    Op(
+        "kimi_k3_tp12_tail",
+        _tail,
+        mutates=("out",),
+        collective=True,
+        returned=lambda given: "out",
+        annotations={"workspace": "object"},
+        fake=_given("out"),  # likewise
+        capability=_BLACKWELL,
+    ),
     *(
         Op(
             f"qwen_3_{version}_block_rope_tables",
@@ -352,6 +425,19 @@ UNCOVERED: tuple[Uncovered, ...] = (
     ),
     Uncovered("deepseek_v41_decode", _PLAN),
     Uncovered("deepseek_v41_window_decode", _PLAN),
-    Uncovered("kimi_k3_tp12_tail", "it takes its workspace as an object of a class of its own"),
+    *(
+        Uncovered(
+            f"qwen_3_5_gdn_block_{form}",
+            "it returns memory of a plan that it keeps for itself",
+        )
+        for form in ("decode", "verify")
+    ),
+    *(
+        Uncovered(name, "it takes the block's geometry and weights, objects of classes of its own")
+        for name in (
+            *(f"qwen_3_5_block_bf16_{form}" for form in ("prefill", "extend", "decode")),
+            *("Qwen35BlockWrapper.run", "qwen_3_8_block_bf16_decode", "Qwen38BlockWrapper.run"),
+        )
+    ),
     Uncovered("kimi_k3_vision_tower", "it takes its weights as an object of a class of its own"),
 )

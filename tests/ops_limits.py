@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_WITHOUT = "test_it_fails_without_us"
 _EXAMPLE = "test_its_example_is_a_valid_call"
 _GRAPHS = "test_it_compiles_whole_in_three_graphs_of_nothing_else"
 _COMPILED = "test_compiled_it_returns_what_upstream_does"
@@ -32,7 +33,36 @@ _KEPT = "upstream keeps a workspace of the calls with data for those without"
 _ZEROS = "torch fills what it returns with zeros: there is no kernel"
 _SM90_OUT = "it takes outputs on compute capability 9.0 alone"
 
+_SET_UP = "it takes what all ranks have set up before"
+_HELD = "its kernel is one that its workspace holds, which the example stands in for"
+
 LIMITS: Mapping[tuple[str, str], str] = {
+    **{
+        (test, "tp_moe_finalize_rmsnorm"): _SET_UP for test in (_EXAMPLE, _TURNS, _WRITES, _OPCHECK)
+    },
+    (_TURNS, "k_boundary_minmax"): _NO_KERNEL,
+    **{(test, "decode_cp_a2a_lse_reduce"): _SET_UP for test in (_EXAMPLE, _TURNS)},
+    **{
+        (_TURNS, op): _HELD
+        for op in (
+            "all_gather_gated_residual_next_rmsnorm",
+            "all_gather_rmsnorm_fp4_quantize",
+            "moe_finalize_rmsnorm_allreduce",
+        )
+    },
+    **{
+        (test, op): _HELD
+        for test in (_WITHOUT, _TURNS)
+        for op in ("cake_fp4_allreduce", "cake_fp4_allreduce_nvfp4")
+    },
+    **{
+        (_WRITES, op): _HELD
+        for op in (
+            "moe_finalize_rmsnorm_allreduce",
+            "cake_fp4_allreduce",
+            "cake_fp4_allreduce_nvfp4",
+        )
+    },
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
     (_FAKE, "mxfp4_quantize"): _GREATEST,
     **{

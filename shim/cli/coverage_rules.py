@@ -88,6 +88,7 @@ _NAMES_APART = {
         *("create_*workspace", "*create_workspace", "*_destroy_workspace", "*_reset_workspace"),
         *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad", "pack_strided_memory"),
         *("UlyssesCommunicator.allocate_output", "UlyssesCommunicator.input_buffer"),
+        *("UlyssesCommunicator.prepare_qkv",),
         *("*_train_workspace", "*_forward_workspace", "*_train_arena", "empty_outputs"),
     ),
     "prepares weights, buffers or calls": (

@@ -117,7 +117,7 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
         return _enum(parameter, type(parameter.default))
     if hasattr(members[0], "_fields") and parameter.default in (None, inspect.Parameter.empty):
         return _named_tuple(parameter, members[0])
-    if issubclass(members[0], enum.Enum) and has_default:
+    if issubclass(members[0], enum.Enum):
         return _enum(parameter, members[0])
     if dataclasses.is_dataclass(members[0]) and has_default and _is_constant(members[0]):
         return _dataclass(parameter, members[0])
@@ -337,7 +337,8 @@ def _constant(
             )
         return (write(value),)
 
-    part = Part(parameter.name, "str", f'"{AT_DEFAULT}"', AT_DEFAULT)
+    required = parameter.default is inspect.Parameter.empty
+    part = Part(parameter.name, "str", "" if required else f'"{AT_DEFAULT}"', AT_DEFAULT)
     return Carrier((part,), encode, lambda text: None if text == _NONE else read(text))
 
 

@@ -89,8 +89,8 @@ class Op:
             cannot be run in shadow; the reason stands beside it. A method's takes first an object
             that is in the ``state`` of the one that it is called for.
         state: of a method: attributes of its object that decide what the results look like, also
-            of what these hold (``plan.dtype``): strings, dtypes or booleans that stay as they are
-            when the object plans anew. An object need not have all of them.
+            of what these hold (``plan.dtype``): strings, dtypes, booleans or numbers that stay as
+            they are when the object plans anew. An object need not have all of them.
         variables: beginnings of the names of environment variables on which shapes depend.
         requires: what has to be importable for it, beside what FlashInfer always needs.
         capability: the oldest compute capability that has a kernel for it.

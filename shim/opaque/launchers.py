@@ -213,6 +213,16 @@ class _Tuner:
         return config.dynamic_tensor_specs[spec_idx].map_to_tuning_buckets
 
 
+class _Alone:
+    """``torch.distributed`` where no other rank is: its collectives do nothing."""
+
+    def __init__(self, real: types.ModuleType) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return _NOTHING if _COLLECTIVE.fullmatch(name) else getattr(self._real, name)
+
+
 class _GivingNothing(_Nothing):
     """Builds a kernel that does nothing."""
 
@@ -271,6 +281,10 @@ def _no_draw(*_: object, **__: object) -> tuple[int, int]:
     return 0, 0
 
 
+#: Functions of ``torch.distributed`` that wait for other ranks.
+_COLLECTIVE = re.compile(
+    r"all_(?:gather|reduce|to_all)\w*|reduce\w*|(?:broadcast|gather|scatter)\w*|\w*barrier"
+)
 #: JIT C++ modules: the functions that write sources and make the JitSpec.
 _SPEC_MAKER = re.compile(r"gen_\w+|cake_\w+_manifest")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
@@ -357,6 +371,8 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
     if _KERNEL_CACHE.fullmatch(name) and not callable(value):
         return _KEPT
     package = _package(value)
+    if isinstance(value, types.ModuleType) and value.__name__ == "torch.distributed":
+        return _Alone(value)
     if package == "flashinfer":
         return _upstream_stand_in(name, value, loaded)
     if package in _KERNEL_PACKAGES and name not in _KNOWN_BY_HEART:

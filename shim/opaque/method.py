@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -94,11 +95,12 @@ def _traced(
 
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
-        state = arguments.pop(_STATE, "")
-        holders = _alike(kind, op.state, state)
+        alike = _alike(kind, op.state, arguments.pop(_STATE, ""))
         if op.fake is not None:
-            return op.fake(next(holders), **arguments)
-        return _in_shadow(call, method, holders, arguments, kernels)
+            return op.fake(next(alike), **arguments)
+        if op.returns == "()":
+            return None
+        return _in_shadow(call, method, alike, arguments, kernels)
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
     return _carrying(op, inner, call)
@@ -188,6 +190,8 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
         value = holder
         for part in name.split("."):
             value = getattr(value, part, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = operator.index(value)  # of a symbolic number, which ties the graph to it
         told += f"{name}={value};"
     return told
 

@@ -256,7 +256,7 @@ def _returning_written(
     """The function on copies of what it writes into; they are its last results, ``total`` first.
 
     An empty tensor stands for what a call does not return, was not given, or returns of what it was
-    given.
+    given to write into.
     """
 
     def returning_written(**arguments: Any) -> Any:
@@ -267,14 +267,16 @@ def _returning_written(
         if name and result is not None and result is not given[name]:
             raise RuntimeError(f"the call did not return the {name} that it was given")
         alone = result is None or isinstance(result, torch.Tensor)
-        found = [result] if alone else list(result)
-        found += [None] * (total - len(found))
+        results = [result] if alone else list(result)
+        results += [None] * (total - len(results))
+        put_back = [i for i, out in enumerate(outs) if out in copies]
+        for i, each in enumerate(results[:total]):
+            if name or i in put_back or any(each is copy for copy in copies.values()):
+                results[i] = None
+            elif any(each is argument for argument in arguments.values()):
+                results[i] = _copy(each)  # an op may not return its input
+        results[total:] = [copies.get(name) for name in written]
         one = next(value for value in arguments.values() if isinstance(value, torch.Tensor))
-        known = [*map(id, given.values())]
-        results = [None if id(each) in known else each for each in found[:total]]
-        for i, out in enumerate(outs):
-            results[i] = None if out in copies else results[i]
-        results += [copies.get(name) for name in written]
         made = tuple(one.new_empty(0) if each is None else each for each in results)
         return made[0] if len(made) == 1 else made
 

@@ -53,7 +53,7 @@ LIMITS: Mapping[tuple[str, str], str] = {
     **{
         (test, op): _HELD
         for test in (_WITHOUT, _TURNS)
-        for op in ("cake_fp4_allreduce", "cake_fp4_allreduce_nvfp4")
+        for op in ("cake_fp4_allreduce", "cake_fp4_allreduce_nvfp4", "run_mixed_comm")
     },
     **{
         (_WRITES, op): _HELD
@@ -61,6 +61,7 @@ LIMITS: Mapping[tuple[str, str], str] = {
             "moe_finalize_rmsnorm_allreduce",
             "cake_fp4_allreduce",
             "cake_fp4_allreduce_nvfp4",
+            "run_mixed_comm",
         )
     },
     (_COMPILED, "mxfp4_quantize"): _GREATEST,

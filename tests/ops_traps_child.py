@@ -24,6 +24,7 @@ from ops_child import PLAIN, Subject, on_the_device
 from ops_making import Json, Maker, tensors_of
 
 from shim.opaque.identity import original_of
+from shim.opaque.later import NAMESPACE
 from shim.proof import making
 
 Subjects = Mapping[str, Subject]
@@ -35,7 +36,8 @@ def traced(function: Callable[..., Any], arguments: Json) -> tuple[Any, list[tor
     torch._dynamo.reset()
     result = torch.compile(function, fullgraph=True, backend=backend)(**arguments)
     (graph,) = backend.graphs
-    return result, [n for n in graph.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    nodes = [n for n in graph.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    return result, [n for n in nodes if n.target.namespace == NAMESPACE]
 
 
 def identity(subjects: Subjects) -> Json:
@@ -113,6 +115,8 @@ def inductor(subjects: Subjects) -> Json:
         }
 
     torch._dynamo.reset()
+    given = arguments()
+    subjects = {name: each for name, each in subjects.items() if _serves(each, given[name])}
     with ops_kernels.writing():
         eager = on_the_device(step)(given=arguments())
         compiled = torch.compile(step, fullgraph=True, backend="inductor")(arguments())
@@ -124,6 +128,16 @@ def inductor(subjects: Subjects) -> Json:
             if [*map(_described, eager[name])] != [*map(_described, compiled[name])]
         ],
     }
+
+
+def _serves(subject: Subject, arguments: dict[str, Any]) -> bool:
+    """Whether the example is a call that can be made here, with tensors for results."""
+    try:
+        result = on_the_device(subject.function)(**arguments)
+    except Exception:
+        return False
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return not any(isinstance(each, ops_kernels.Made) for each in results)
 
 
 def _described(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -8,6 +8,8 @@ from typing import Any
 import children
 import pytest
 
+from shim.proof.examples import EXAMPLES, unfit
+
 TESTS = Path(__file__).parent
 
 TOY = """
@@ -200,3 +202,8 @@ def test_no_copy_of_a_workspace_frees_what_belongs_to_it(answers: Any) -> None:
 
 def test_every_call_is_exported(answers: Any) -> None:
     assert answers["exported"] == [2, 2]
+
+
+def test_one_card_is_not_asked_for_one() -> None:
+    assert unfit(EXAMPLES["all_reduce"], (9, 0)) == "takes several cards at once"
+    assert unfit(EXAMPLES["k_sum_v_amax"], (12, 0)) == ""

@@ -40,7 +40,9 @@ _FAMILIES = {
 _MODULES_APART = {
     "builds kernels": ("jit.*", "*.cake_jit"),
     "measures or records calls": ("testing*", "profiler*", "trace*", "fi_trace", "api_logging"),
-    "chooses kernels beforehand": ("autotuner*", "autotune_cache", "*.cake_planner"),
+    "chooses kernels beforehand": (
+        *("autotuner*", "autotune_cache", "*.cake_planner", "comm.pcie_ipc_tuning"),
+    ),
     "serves training": ("dsa_sparse_attention",),
     "divides the device": ("green_ctx", "locality_domain"),
     # The loss and its backward, which an op would lose.
@@ -100,12 +102,13 @@ _NAMES_APART = {
     "sets up or ends communication": (
         *("init_*", "dispose*", "*_initialize", "*_initialize_all", "create_shared_buffer"),
         *("free_shared_buffer", "register_*", "get_graph_buffer_ipc_meta", "meta_size"),
+        *("moe_a2a_active_rank_mask",),
         *("*.checkpoint_*", "bootstrap_*", "finalize_moe_ep_runtime", "create_fleet"),
         *("create_communication", "get_parallel_groups", "release_*"),
     ),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
-        *("padded_seq_len", "min_block_table_width", "payload_spec", "moe_a2a_active_rank_mask"),
+        *("padded_seq_len", "min_block_table_width", "payload_spec"),
         "kind_slots",
         *("msa_icp_comm_layout", "msa_icp_*_score_columns", "*_plan_storage"),
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),

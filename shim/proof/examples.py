@@ -53,6 +53,7 @@ class Example:
         newest: the newest one that has a kernel, where there is one.
         arch: the only one on which it is a valid call, where it is not one on most.
         requires: what has to be importable for it.
+        collective: several cards take part in it.
         lack: what a card below ``capability`` is without, where the call can be made there all the
             same; empty where it cannot.
     """
@@ -70,6 +71,7 @@ class Example:
     newest: tuple[int, int] | None = None
     arch: str = ""
     requires: tuple[str, ...] = ()
+    collective: bool = False
     lack: str = ""
 
     @property
@@ -115,6 +117,7 @@ def _declared(op: Op) -> Example:
         newest=op.newest,
         arch=op.arch,
         requires=op.requires,
+        collective=op.collective,
     )
 
 
@@ -151,6 +154,8 @@ def choose(words: Sequence[str] = (), *, everything: bool = False) -> tuple[Exam
 
 def unfit(call: Example | Op, card: tuple[int, int]) -> str:
     """Why a call cannot run on a card of this compute capability, empty if it can."""
+    if call.collective:
+        return "takes several cards at once"
     if card < call.capability:
         return "needs compute capability {}.{}".format(*call.capability)
     if call.newest is not None and call.newest < card:

@@ -726,6 +726,45 @@ _METHOD: Mapping[str, Any] = {
     "capability": _HOPPER,
 }
 
+
+@functools.cache
+def _handler(dtype: Any) -> Any:
+    mixed: Any = import_module("flashinfer.comm.mixed_comm")
+    made = _made("mixed_comm", "MixedCommHandler", dtype=dtype)
+    ranks = dict.fromkeys(("local_rank", "local_size", "inter_rank", "inter_size"), 1)
+    vars(made).update(
+        valid_op_list=[*mixed.MixedCommOp],
+        valid_mode_list=[*mixed.MixedCommMode],
+        para_info=types.SimpleNamespace(dp_size=_RANKS, **ranks),
+        mixed_comm_module=_IDLE,
+        is_running=False,
+        **dict.fromkeys(("uc_buffer_dict", "mc_buffer_dict", "max_block_size_dict"), _Whatever()),
+        **dict.fromkeys(("mem_buffer", "ns_buffer", "vm_buffer_bytes_base", "ns_data_bytes")),
+        **dict.fromkeys(("ns_signal_bytes", "grid_size", "min_block_size", "min_num_steps")),
+    )
+    return made
+
+
+def _mixed(make: MakeTensor, m: int) -> dict[str, Any]:
+    mixed: Any = import_module("flashinfer.comm.mixed_comm")
+    x = make(m, _HIDDEN)
+    return {
+        "op": mixed.MixedCommOp.ALLGATHER,
+        "handler": _handler(x.dtype),
+        "x_in": x,
+        "mode": mixed.MixedCommMode.FUSED_OPT_WAITS_MC,
+    }
+
+
+def _mixed_fake(op: Any, handler: Any, x_in: Any, **_: Any) -> Any:
+    rows, ranks = x_in.shape[0], handler.para_info.dp_size
+    if op.name.startswith("REDUCESCATTER"):
+        rows = rows // ranks
+    elif op.name != "ALLREDUCE":
+        rows = rows * ranks
+    return x_in.new_empty((rows, *x_in.shape[1:]))
+
+
 #: Of an example of what runs on compute capability 8.9 and 12.0 alone.
 _ADA: Mapping[str, Any] = {"arch": "12.0", "capability": (8, 9), "annotations": {"out": "None"}}
 
@@ -861,6 +900,8 @@ OPS: tuple[Op, ...] = (
         out=("out",),
         fake=lambda out, **_: out,
     ),
+    # What it launches is its handler's choice, by what was measured.
+    Op("run_mixed_comm", _mixed, out=("x_out",), collective=True, fake=_mixed_fake),
     # Which way they take depends on the link between cards; the result does not.
     Op("UlyssesCommunicator.scatter_heads", _scatter, fake=_scattered, **_METHOD),
     Op("UlyssesCommunicator.gather_heads", _gather, fake=_gathered_fake, **_METHOD),

@@ -29,8 +29,9 @@ class MakeTensor(Protocol):
 
 
 #: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None,
-#: ``((2,), (1,))`` a tuple of a pair and a tuple of one.
-Count = int | list[int] | tuple[int, int] | tuple[tuple[int], ...]
+#: ``((2,), (1,))`` a tuple of a pair and a tuple of one, ``(True, False, True)`` one with a None in
+#: the middle.
+Count = int | list[int] | tuple[int, int] | tuple[bool, ...] | tuple[tuple[int], ...]
 
 #: The argument that a result is, from the arguments that were given, by keyword.
 GivenBack = Callable[[Mapping[str, Any]], Any]
@@ -52,10 +53,13 @@ class Op:
         arch: the architecture on which the example is a valid call, such as ``9.0``; where it is
             empty, on 10.0 and most others.
         also: arguments of the example for parameters that not every release has.
+        keywords: parameters that upstream takes by ``**kwargs``, all optional; ``annotations`` say
+            what they are.
         returns: as the schema language writes it; ``()`` where the function returns nothing. Where
             the number of results depends on the call: as many as there can be.
         results: how many of them the function returns, from the arguments given, by keyword; a
             single one comes by itself. Traced by Dynamo, so plain Python. Without it, all.
+        named: the class of the results, a named tuple that the function's module knows.
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
             result that nobody can give; where the caller gives one it is written into and returned.
@@ -81,13 +85,12 @@ class Op:
             have such parameters: they save a look at the contents of tensors.
         annotations: of parameters where upstream's own are missing or of no use, such as
             ``Tensor | float``; ``None`` for one that has to stay at its default.
-        keywords: parameters that upstream takes by ``**kwargs``, all optional; ``annotations`` say
-            what they are.
         fake: the results without their data, from the arguments by keyword, where the function
-            cannot be run in shadow; the reason stands beside it.
-        state: of a method: attributes of its object that decide what the results look like,
-            strings, dtypes or booleans that stay as they are when the object plans anew. An object
-            need not have all of them.
+            cannot be run in shadow; the reason stands beside it. A method's takes first an object
+            that is in the ``state`` of the one that it is called for.
+        state: of a method: attributes of its object that decide what the results look like, also
+            of what these hold (``plan.dtype``): strings, dtypes, booleans or numbers that stay as
+            they are when the object plans anew. An object need not have all of them.
         variables: beginnings of the names of environment variables on which shapes depend.
         requires: what has to be importable for it, beside what FlashInfer always needs.
         capability: the oldest compute capability that has a kernel for it.
@@ -98,6 +101,8 @@ class Op:
     example: Example
     returns: str = "Tensor"
     results: Callable[[Mapping[str, Any]], Count] | None = None
+    keywords: tuple[str, ...] = ()
+    named: str = ""
     mutates: tuple[str, ...] = ()
     out: tuple[str | None, ...] = ()
     inputs: Mapping[int, GivenBack] = field(default_factory=dict)
@@ -109,7 +114,6 @@ class Op:
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    keywords: tuple[str, ...] = ()
     fake: Callable[..., Any] | None = None
     state: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()

@@ -473,6 +473,10 @@ OPS: tuple[Op, ...] = (
     ),
 )
 
+_RUBIN = (
+    "it takes its weights in a tuple with optional parts, serves compute capability 10.7 alone, "
+    "and was not tried"
+)
 _PLAN = "it returns a plan, an object of a class of its own"
 
 UNCOVERED: tuple[Uncovered, ...] = (
@@ -486,11 +490,14 @@ UNCOVERED: tuple[Uncovered, ...] = (
     Uncovered("deepseek_v41_decode", _PLAN),
     Uncovered("deepseek_v41_window_decode", _PLAN),
     *(
-        Uncovered(name, "it takes the block's geometry and weights, objects of classes of its own")
+        Uncovered(name, _RUBIN)
         for name in (
             *(f"qwen_3_5_block_bf16_{form}" for form in ("prefill", "extend", "decode")),
             *("Qwen35BlockWrapper.run", "qwen_3_8_block_bf16_decode", "Qwen38BlockWrapper.run"),
         )
     ),
-    Uncovered("kimi_k3_vision_tower", "it takes its weights as an object of a class of its own"),
+    Uncovered(
+        "kimi_k3_vision_tower",
+        "it takes the sizes of its images as a list of lists, and its weights as an object",
+    ),
 )

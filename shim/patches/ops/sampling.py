@@ -115,7 +115,7 @@ OPS = (
     ),
 )
 
-_TRAINS = "it belongs to training: its own backward would be lost in an op"
+_TRAINS = "it belongs to training: an op would lose its backward"
 
 UNCOVERED = tuple(
     Uncovered(f"chunked_lm_head_{kind}", _TRAINS)

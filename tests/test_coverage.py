@@ -17,7 +17,7 @@ import pytest
 from check_command import check
 from children import Child
 from conftest import CopyRelease, RunChild
-from releases import ROOT, path
+from releases import ROOT, cuda_packages, path
 
 from shim.cli.coverage_rules import apart, family
 from shim.cli.coverage_sources import Definition
@@ -166,6 +166,7 @@ import ops_kernels
 from shim.patches.ops import TRACES
 from shim.proof.making import fake
 
+sys.path += {packages!r}  # some modules can only be imported with them
 ops_kernels.answer_for_the_machine()
 examples = {{each.name: each.example for traces in TRACES.values() for each in traces}}
 traced = {{}}
@@ -194,7 +195,8 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     run = functools.partial(children.run_child, scratch=tmp_path_factory.mktemp("real"))
     report = ask(run, release=request.param)
     traced = [defined for defined, status in statuses(report).items() if status == "traces"]
-    code = IMPORTED.format(tests=str(ROOT / "tests"), traced=traced)
+    packages = [str(entry) for entry in cuda_packages()]
+    code = IMPORTED.format(tests=str(ROOT / "tests"), traced=traced, packages=packages)
     return Real(report, run(code, release=request.param, shim=False).json)
 
 

@@ -19,15 +19,15 @@ NOT_LOOKED_AT = "not looked at yet"
 
 #: Where functions are called as others are that a declaration means.
 _NAMESAKES = ("flashinfer.triton.*", "flashinfer.experimental.*", "flashinfer.*_backend*")
-#: Family, status and reason by the name of a function that is no op for a declared reason.
+#: Family, status, reason and module by the name of a function that is no op for a declared reason.
 _DECLARED = {
     **{
-        entry.name: (family, NOT_COVERED, entry.reason)
+        entry.name: (family, NOT_COVERED, entry.reason, entry.module)
         for family, entries in ops.UNCOVERED.items()
         for entry in entries
     },
     **{
-        entry.name: (family, TRACES, "")
+        entry.name: (family, TRACES, "", "")
         for family, traces in ops.TRACES.items()
         for entry in traces
     },
@@ -171,6 +171,12 @@ def _patched(finding: Finding) -> tuple[str, str]:
 
 def _declared(definition: Definition) -> tuple[str, str, str] | None:
     """Family, status and reason of a function that a declaration names."""
-    if any(fnmatchcase(definition.module, pattern) for pattern in _NAMESAKES):
+    if definition.name not in _DECLARED:
         return None
-    return _DECLARED.get(definition.name)
+    *found, module = _DECLARED[definition.name]
+    if module:
+        meant = fnmatchcase(definition.module, module)
+    else:
+        meant = not any(fnmatchcase(definition.module, pattern) for pattern in _NAMESAKES)
+    family, status, reason = found
+    return (family, status, reason) if meant else None

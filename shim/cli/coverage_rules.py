@@ -51,9 +51,8 @@ _MODULES_APART = {
 #: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
 #: be sure of it: what none fits is listed as not looked at yet.
 _NAMES_APART = {
-    "describes functions and tensors to upstream's own code": ("experimental_backend", "make_ptr"),
     "builds or loads a kernel": (
-        *("configure_cute_dsl_cache_dir", "get_prims_ts_compile_options"),
+        *("configure_cute_dsl_cache_dir", "get_prims_ts_compile_options", "make_ptr"),
         *("gen_*", "get_*_module*", "*_warmup", "warm", "warm_up", "*.prewarm_*", "precompile_*"),
         *("*_preload", "allreduce_mhc_post_prenorm_prepare"),
     ),
@@ -83,6 +82,7 @@ _NAMES_APART = {
         *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),
         *("*_is_optimized", "*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
         *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights", "capability"),
+        "experimental_backend",
     ),
     "checks what it is given": ("validate_*", "require_*", "ensure_*", "verify_*", "check_inputs"),
     "makes or measures workspaces": (

@@ -148,10 +148,13 @@ class Uncovered:
     Attributes:
         name: the function's.
         reason: why not, as the end of a sentence about it.
+        module: where it is defined (``*`` stands for any characters), if that is among the modules
+            where functions have the names of others.
     """
 
     name: str
     reason: str
+    module: str = ""
 
 
 @dataclass(frozen=True)

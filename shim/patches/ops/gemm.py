@@ -738,14 +738,21 @@ TRACES = (
     Traces("convert_sf_from_mma_layout", _tiled),
 )
 
-_TRAINS = "it belongs to training: its own backward would be lost in an op"
+_TRAINS = "it belongs to training: an op would lose its backward"
+
+_CAKE = "flashinfer.experimental.cake"
 
 UNCOVERED = (
-    *(Uncovered(name, _TRAINS) for name in ("cake_grouped_det_mm", "cake_grouped_mm")),
+    Uncovered("cake_grouped_det_mm", _TRAINS),
+    Uncovered("cake_grouped_mm", _TRAINS, f"{_CAKE}.grouped_mm"),
     Uncovered("kimi_k3_fp8_projection", "it takes weights as an object of a class of its own"),
-    Uncovered("stepfun_moe", "it takes a plan of a class of its own"),
+    Uncovered("stepfun_moe", "it takes a plan of a class of its own", f"{_CAKE}_stepfun_moe"),
     *(
-        Uncovered(name, "it takes whatever its stage is prepared from, by keyword")
+        Uncovered(
+            name,
+            "it takes whatever its stage is prepared from, by keyword",
+            f"{_CAKE}_stepfun_moe",
+        )
         for name in ("routing", "fc1", "requant", "fc2", "finalize")
     ),
 )

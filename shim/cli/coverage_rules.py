@@ -16,6 +16,7 @@ from .coverage_sources import Definition
 #: ``flashinfer``; the first that fits. A module that none fits is a family of its own.
 _FAMILIES = {
     "training": ("*_train*",),
+    "linear_attention": ("gdn*", "gdp*", "kda*", "cake_gdp*", "mamba*", "cudnn.linear_attention"),
     "comm": ("comm*", "cake_ulysses*"),
     "toolchain": ("jit.*",),
     "norm": ("norm*", "*rmsnorm*", "*_norm_backend*", "mhc", "mega_mhc"),
@@ -32,7 +33,6 @@ _FAMILIES = {
         *("attn_scores*", "*mqa*", "msa_ops*", "qsa", "sdsa*", "dsa_*", "token_sparse"),
         *("*attention*", "cake_fmha*", "cake_vsa*", "cake_dcp"),
     ),
-    "linear_attention": ("gdn*", "gdp*", "kda*", "cake_gdp*", "mamba*", "cudnn.linear_attention"),
     "models": ("deepseek_*", "kimi_*", "qwen_*", "diffusion_ops*", "cake_minimax*"),
 }
 
@@ -42,6 +42,7 @@ _MODULES_APART = {
     "measures or records calls": ("testing*", "profiler*", "trace*", "fi_trace", "api_logging"),
     "chooses kernels beforehand": ("autotuner*", "autotune_cache", "*.cake_planner"),
     "divides the device": ("green_ctx", "locality_domain"),
+    "serves training, where a backward follows": ("*_train", "*_train_kcp", "*_train*_backend*"),
 }
 #: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
 #: be sure of it: what none fits is listed as not looked at yet.
@@ -52,7 +53,8 @@ _NAMES_APART = {
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
-        *("create_plan", "compile_pipeline", "legalize_processors"),
+        *("create_plan", "compile_pipeline", "legalize_processors", "flush_first_row_order"),
+        *("clear_launch_plans",),
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
@@ -76,9 +78,10 @@ _NAMES_APART = {
         *("create_*workspace", "*create_workspace", "*_destroy_workspace", "*_reset_workspace"),
         *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad"),
         *("*_train_workspace", "*_forward_workspace", "*_train_arena"),
+        *("ugpu_state_pool", "ugpu_*_buffers"),
     ),
     "prepares weights or buffers": (
-        *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
+        *("zero_post_weight", "prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
     ),
     "sets up or ends communication": (
@@ -89,19 +92,23 @@ _NAMES_APART = {
     ),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
-        *("padded_seq_len", "min_block_table_width"),
+        *("padded_seq_len", "min_block_table_width", "kind_slots"),
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
     ),
+    "names what a kernel guarantees": ("fingerprint", "class_name"),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }
 
-#: Modules whose functions others of the public ones call, and choose between.
+#: Modules whose functions others of the public ones call, and choose between; it is said of those
+#: alone that are neither decorated nor exported by the package itself.
 _BACKENDS = {
-    "a backend of other public functions": (
+    "is called through other public functions": (
         *("*_backend", "*_backend.*", "*.backends.*", "*_kernels.*"),
         *("norm.kernels.*", "quantization.kernels.*_quantize"),
     )
 }
+#: Modules among them of which nothing else in FlashInfer calls the functions.
+_CALLED_BY_USERS = ("gdn_kernels.gdn_decode_bf16_wy_*", "gdn_kernels.gdn_prefix_materialize")
 
 
 def _compile(rules: Mapping[str, tuple[str, ...]]) -> list[tuple[str, re.Pattern[str]]]:
@@ -131,7 +138,10 @@ def apart(definition: Definition) -> str:
 
 def backend(definition: Definition) -> str:
     """What is to be said of a function that is called through others; empty for all else."""
-    return _first(_BACKEND_BY_MODULE, _below(definition))
+    module = _below(definition)
+    if any(fnmatch.fnmatchcase(module, pattern) for pattern in _CALLED_BY_USERS):
+        return ""
+    return _first(_BACKEND_BY_MODULE, module)
 
 
 def _below(definition: Definition) -> str:

@@ -23,6 +23,8 @@ from shim.cli.coverage_rules import apart, family
 from shim.cli.coverage_sources import Definition
 from shim.patches import ops
 
+PASSED_ON = [each for passed in ops.PASSED_ON.values() for each in passed]
+
 STATUSES = ("covered", "traces", "not_covered", "not_in_forward")
 DOCUMENT = ROOT / "docs" / "coverage.md"
 TYPES = {"string": str, "integer": int, "null": type(None), "list": list, "object": dict}
@@ -84,7 +86,9 @@ def test_the_list_of_a_release_agrees_with_itself_and_with_check(
 
     patches = check(run_child, release=each_release).report["patches"]
     pending = {each["target"] for each in patches if each["verdict"] == "pending"}
-    assert pending == {each["defined"] for each in functions if each["status"] == "covered"}
+    passed_on = {f"{each.module}:{each.name}" for each in PASSED_ON}
+    covered = {each["defined"] for each in functions if each["status"] == "covered"}
+    assert pending == covered - passed_on
     # Else the table of releases has a gap: it takes a function for missing that is there.
     missing = {each["patch"] for each in patches if "no such function" in each["reason"]}
     assert not missing & {each["defined"].partition(":")[2] for each in functions}
@@ -214,6 +218,67 @@ def test_what_is_said_to_trace_by_itself_does(real: Real) -> None:
         assert faults == [None] * 4, defined
         assert graphs, defined
         assert not [op for graph in graphs for op in graph if "flashinfer" in op], defined
+
+
+@pytest.mark.parametrize("release", ["0.6.18.post1", "0.7.4"])
+def test_what_is_called_through_others_is(release: str, run_child: RunChild) -> None:
+    report = ask(run_child, release=release)
+    behind = {
+        each["defined"]: {each["defined"].partition(":")[2], *map(last_part, each["exported"])}
+        for each in report["functions"]
+        if each["reason"] == "is called through other public functions"
+    }
+    assert behind
+    package = path(release) / "flashinfer"
+    words: dict[str, set[str]] = {}
+    for file in package.rglob("*.py"):
+        inside = file.relative_to(package).parts
+        # The package of a backend exports its functions and calls none.
+        exports = inside[-1] == "__init__.py" and re.search("kernels|backend", str(inside))
+        if not exports and not {"data", "trace"} & {*inside}:
+            module = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+            words[module] = set(re.findall(r"\w+", file.read_text(errors="replace")))
+    idle = [
+        defined
+        for defined, names in behind.items()
+        if not any(
+            names & used for module, used in words.items() if module != defined.partition(":")[0]
+        )
+    ]
+    assert idle == []
+
+
+def last_part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+CALLS = """
+import importlib, json, sys
+sys.path.append({tests!r})
+from child_side import Counting, fake_cuda, pretend
+pretend("10.0")
+import torch
+from shim.patches.ops import OPS, PASSED_ON
+from shim.proof.making import fake
+
+found = {{}}
+for each in [each for passed in PASSED_ON.values() for each in passed]:
+    function = getattr(importlib.import_module(each.module), each.name)
+    backend = Counting()
+    with fake_cuda():
+        torch.compile(function, fullgraph=True, backend=backend)(**OPS[each.op].example(fake(), 4))
+    found[each.op] = backend.ops()
+print(json.dumps(found))
+"""
+
+
+def test_what_passes_its_call_on_compiles_into_that_op(run_child: RunChild) -> None:
+    found = run_child(CALLS.format(tests=str(ROOT / "tests")), release="0.7.4").json
+    assert found.keys() == {each.op for each in PASSED_ON}
+    for op, graphs in found.items():
+        assert [[call.rpartition(".")[0] for call in calls] for calls in graphs] == [
+            [f"flashinfer_shim.{op}"]
+        ]
 
 
 def test_a_declared_reason_is_given(real: Real) -> None:

@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 TOY = """
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import Literal, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -101,6 +101,27 @@ def typed(x: torch.Tensor, rows: int, factor: float = 2.0, *, name: str = "a",
     CALLS.append((rows, factor, negate, level, limit))
     x = x[:rows] * factor * int(level)
     return -x if negate else x
+
+
+class Slots(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+def slots(x: torch.Tensor) -> Slots:
+    return Slots(x + 1, x * 2)
+
+
+def advance(x: torch.Tensor, state: Optional[torch.Tensor] = None, *, keep: bool = True,
+            choice: Union[Literal["auto"], bool] = "auto", at: Optional[Slots] = None):
+    CALLS.append((choice, at))
+    state = torch.zeros_like(x) if state is None else state
+    state.add_(x)
+    return x + 1, state if keep else None, x * 2
+
+
+def same(x: torch.Tensor):
+    return x, x + 1
 
 
 def unpack(packed: Packed, out: torch.Tensor) -> torch.Tensor:
@@ -256,6 +277,26 @@ ENGINE = f"""
     out = torch.empty_like(x)
     answers["memory that is given"] = [
         compiled(lambda x, out: keeps(x, out=out), x, out) is out, torch.equal(out, x)]
+    slots = op("slots", returns="(Tensor, Tensor)")
+    answers["a named tuple returned"] = type(compiled(slots, x)).__name__
+    def kept(given):
+        return given.get("state") if given.get("keep", True) else None
+    advance = op("advance", returns="(Tensor, Tensor, Tensor)", mutates=("state",),
+                 results=lambda given: 3 if given.get("keep", True) else (True, False, True),
+                 inputs={{1: kept}})
+    state = torch.zeros(4, 3)
+    _, back, _ = compiled(lambda x, s: advance(x, s), x, state)
+    _, made, _ = compiled(lambda x: advance(x), x)
+    first, none, last = compiled(lambda x, s: advance(x, s, keep=False), x, state)
+    answers["an argument given back"] = [
+        back is state, torch.equal(made, x), none is None, torch.equal(last, 2 * x),
+        torch.equal(state, 2 * x)]
+    compiled(lambda x, a, b: advance(x, choice=False, at=toy.Slots(a, b)), x, x, x)
+    answers["a choice, and a named tuple that may be missing"] = [
+        toy.CALLS[-1][0] is False, type(toy.CALLS[-1][1]).__name__]
+    same = op("same", returns="(Tensor, Tensor)", results=lambda given: 2)
+    first, _ = compiled(lambda x: same(x), x)
+    answers["an argument that is returned all the same"] = [first is x, torch.equal(first, x)]
     answers["eager calls the original"] = scale.__wrapped__ is toy.scale
     print(json.dumps(answers))
 """
@@ -295,6 +336,10 @@ def test_the_engine_carries_outputs_mutation_and_odd_values(run_child: RunChild)
     assert "expected Packed" in text
     assert answers["memory that is kept"] == [True, True, True]
     assert answers["memory that is given"] == [True, True]
+    assert answers["a named tuple returned"] == "Slots"
+    assert answers["an argument given back"] == [True] * 5
+    assert answers["a choice, and a named tuple that may be missing"] == [True, "Slots"]
+    assert answers["an argument that is returned all the same"] == [False, True]
     assert answers["eager calls the original"] is True
     for name, (eager, traced), parameter in (
         (name, answers[name], parameter)

@@ -19,6 +19,8 @@ NOT_LOOKED_AT = "not looked at yet"
 
 #: Where functions are called as others are that a declaration means.
 _NAMESAKES = ("flashinfer.triton.*", "flashinfer.experimental.*", "flashinfer.*_backend*")
+#: By a function that does nothing but call an op, that op.
+_PASSED_ON = {each.name: each.op for passed in ops.PASSED_ON.values() for each in passed}
 #: Family, status, reason and module by the name of a function that is no op for a declared reason.
 _DECLARED = {
     **{
@@ -108,9 +110,14 @@ def judge(package: Path, search_path: Sequence[str], policy: str) -> Coverage:
         if definition is not None:
             patched[definition] = finding
             exported.setdefault(definition, ())
+    by_op = {finding.patch.name: finding for finding in patched.values()}
+
+    def finding_of(definition: Definition) -> Finding | None:
+        return patched.get(definition) or by_op.get(_PASSED_ON.get(definition.name, ""))
+
     found = sorted(
         (
-            _classify(definition, names, patched.get(definition))
+            _classify(definition, names, finding_of(definition), definition in inventory.decorated)
             for definition, names in exported.items()
         ),
         key=lambda public: (public.family, public.name, public.definition),
@@ -134,7 +141,9 @@ def _target(finding: Finding, exported: Mapping[Definition, tuple[str, ...]]) ->
     return next((candidate for candidate in candidates if candidate in exported), None)
 
 
-def _classify(definition: Definition, exported: tuple[str, ...], finding: Finding | None) -> Public:
+def _classify(
+    definition: Definition, exported: tuple[str, ...], finding: Finding | None, decorated: bool
+) -> Public:
     name, family = _called(definition, exported), coverage_rules.family(definition)
     if definition.is_class:
         return Public(name, definition, exported, family)
@@ -149,8 +158,10 @@ def _classify(definition: Definition, exported: tuple[str, ...], finding: Findin
             status = NOT_IN_FORWARD
         else:
             status, reason = NOT_COVERED, NOT_LOOKED_AT
-            if not any(name.count(".") == 1 for name in exported):
-                reason = coverage_rules.backend(definition) or reason
+            offered = decorated or any(name.count(".") == 1 for name in exported)
+            behind = "" if offered else coverage_rules.backend(definition)
+            if behind:
+                status, reason = NOT_IN_FORWARD, behind
     return Public(name, definition, exported, family, status, reason, finding)
 
 

@@ -16,6 +16,7 @@ from .coverage_sources import Definition
 #: ``flashinfer``; the first that fits. A module that none fits is a family of its own.
 _FAMILIES = {
     "training": ("*_train*",),
+    "linear_attention": ("gdn*", "gdp*", "kda*", "cake_gdp*", "mamba*", "cudnn.linear_attention"),
     "comm": ("comm*", "cake_ulysses*"),
     "toolchain": ("jit.*",),
     "norm": ("norm*", "*rmsnorm*", "*_norm_backend*", "mhc", "mega_mhc"),
@@ -32,7 +33,6 @@ _FAMILIES = {
         *("attn_scores*", "*mqa*", "msa_ops*", "qsa", "sdsa*", "dsa_*", "token_sparse"),
         *("*attention*", "cake_fmha*", "cake_vsa*", "cake_dcp"),
     ),
-    "linear_attention": ("gdn*", "gdp*", "kda*", "cake_gdp*", "mamba*", "cudnn.linear_attention"),
     "models": ("deepseek_*", "kimi_*", "qwen_*", "diffusion_ops*", "cake_minimax*"),
 }
 
@@ -43,10 +43,12 @@ _MODULES_APART = {
     "chooses kernels beforehand": (
         *("autotuner*", "autotune_cache", "*.cake_planner", "comm.pcie_ipc_tuning"),
     ),
-    "serves training": ("dsa_sparse_attention",),
     "divides the device": ("green_ctx", "locality_domain"),
-    # The loss and its backward, which an op would lose.
-    "belongs to training": ("chunked_lm_head",),
+    "serves training, where a backward follows": (
+        *("*_train", "*_train_kcp", "*_train*_backend*"),
+        # The loss; attention that also returns what a backward needs.
+        *("chunked_lm_head", "dsa_sparse_attention"),
+    ),
 }
 #: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
 #: be sure of it: what none fits is listed as not looked at yet.
@@ -58,10 +60,11 @@ _NAMES_APART = {
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
-        *("create_plan", "compile_pipeline", "legalize_processors"),
+        *("create_plan", "compile_pipeline", "legalize_processors", "flush_first_row_order"),
         *("*_varlen_config", "uneven_cp_config"),
         *("*_plan_head_tiles", "*_plan_prefill", "*_plan_splits", "*_sharded_plan"),
         *("*_sharded_plan_device", "convert_*_to_hca_metadata", "make_*_qo_indptr"),
+        "clear_launch_plans",
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
@@ -92,12 +95,13 @@ _NAMES_APART = {
         *("UlyssesCommunicator.allocate_output", "UlyssesCommunicator.input_buffer"),
         *("UlyssesCommunicator.prepare_qkv",),
         *("*_train_workspace", "*_forward_workspace", "*_train_arena", "empty_outputs"),
+        *("ugpu_state_pool", "ugpu_*_buffers"),
     ),
     "prepares weights, buffers or calls": (
         *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
         *("create_scale_factor_tensor", "kimi_k3_fp8_projection_launcher"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
-        *("zero_post_weight", "clear_launch_plans"),
+        "zero_post_weight",
     ),
     "sets up or ends communication": (
         *("init_*", "dispose*", "*_initialize", "*_initialize_all", "create_shared_buffer"),
@@ -116,19 +120,23 @@ _NAMES_APART = {
         *("nvfp4_4over6_code", "nvfp4_4over6_from_code", "nvfp4_e4m3_max"),
     ),
     "tells what ran": ("*_specialized_stats",),
+    "names what a kernel guarantees": ("fingerprint", "class_name"),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }
 
 #: Names of functions that launch a kernel, in whatever module.
 _LAUNCHES = "run_*"
 
-#: Modules whose functions others of the public ones call, and choose between.
+#: Modules whose functions others of the public ones call, and choose between; it is said of those
+#: alone that are neither decorated nor exported by the package itself.
 _BACKENDS = {
-    "a backend of other public functions": (
+    "is called through other public functions": (
         *("*_backend", "*_backend.*", "*.backends.*", "*_kernels.*"),
         *("norm.kernels.*", "quantization.kernels.*_quantize"),
     )
 }
+#: Modules among them of which nothing else in FlashInfer calls the functions.
+_CALLED_BY_USERS = ("gdn_kernels.gdn_decode_bf16_wy_*", "gdn_kernels.gdn_prefix_materialize")
 
 
 def _compile(rules: Mapping[str, tuple[str, ...]]) -> list[tuple[str, re.Pattern[str]]]:
@@ -158,7 +166,10 @@ def apart(definition: Definition) -> str:
 
 def backend(definition: Definition) -> str:
     """What is to be said of a function that is called through others; empty for all else."""
-    return _first(_BACKEND_BY_MODULE, _below(definition))
+    module = _below(definition)
+    if any(fnmatch.fnmatchcase(module, pattern) for pattern in _CALLED_BY_USERS):
+        return ""
+    return _first(_BACKEND_BY_MODULE, module)
 
 
 def _below(definition: Definition) -> str:

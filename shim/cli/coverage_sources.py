@@ -41,10 +41,12 @@ class Inventory:
     Attributes:
         exported: by definition, the dotted names under which it is exported; none for what is
             decorated and nothing more.
+        decorated: those that carry a mark of FlashInfer's authors.
         unreadable: files of the package that could not be read.
     """
 
     exported: Mapping[Definition, tuple[str, ...]]
+    decorated: frozenset[Definition]
     unreadable: tuple[str, ...]
 
 
@@ -56,6 +58,7 @@ def take_inventory(package: Path) -> Inventory:
     """
     tree = _Tree(package)
     exported: dict[Definition, set[str]] = {found: set() for found in tree.decorated()}
+    marked = frozenset(exported)
     decorated = {found.name: found for found in exported}
     for module in tree.public():
         for name in tree.exports(module):
@@ -65,6 +68,7 @@ def take_inventory(package: Path) -> Inventory:
                 exported.setdefault(found, set()).add(f"{module}.{name}")
     return Inventory(
         {definition: tuple(sorted(exported[definition])) for definition in sorted(exported)},
+        marked,
         tuple(sorted(tree.unreadable)),
     )
 

@@ -168,3 +168,18 @@ class Traces:
 
     name: str
     example: Example
+
+
+@dataclass(frozen=True)
+class PassedOn:
+    """A public function that does nothing but call an op. A test compiles it.
+
+    Attributes:
+        name: the function's.
+        module: where it is.
+        op: what it calls.
+    """
+
+    name: str
+    module: str
+    op: str

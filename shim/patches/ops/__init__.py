@@ -9,7 +9,7 @@ A new op is one entry in its family. Its runs of releases are in ``rows.json``, 
 
 from __future__ import annotations
 
-from ...opaque.declare import Op, Traces, Uncovered
+from ...opaque.declare import Op, PassedOn, Traces, Uncovered
 from . import (
     activation,
     attention,
@@ -53,4 +53,8 @@ UNCOVERED: dict[str, tuple[Uncovered, ...]] = {
 #: Public functions that the compiler takes as they are, by family, likewise.
 TRACES: dict[str, tuple[Traces, ...]] = {
     family: getattr(module, "TRACES", ()) for family, module in _MODULES.items()
+}
+#: Public functions that do nothing but call an op, by family, likewise.
+PASSED_ON: dict[str, tuple[PassedOn, ...]] = {
+    family: getattr(module, "PASSED_ON", ()) for family, module in _MODULES.items()
 }

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import Count, GivenBack, MakeTensor, Op, Uncovered
+from ...opaque.declare import Count, GivenBack, MakeTensor, Op, PassedOn, Uncovered
 
 _HEADS, _VALUE_HEADS, _HEAD = 2, 4, 128
 _DIM, _DSTATE = 64, 128
@@ -285,6 +285,17 @@ def _kda_results(given: Mapping[str, Any]) -> Count:
     return 2 if state else (1, 2)
 
 
+def _shaped_output(given: Mapping[str, Any]) -> Any:
+    output = given.get("output")
+    return None if output is None else output.reshape(given["v"].shape)
+
+
+def _cudnn_state(given: Mapping[str, Any]) -> Any:
+    if not given.get("output_final_state"):
+        return None
+    return _first("output_state", "initial_state")(given)
+
+
 def _conv(make: MakeTensor, sequences: int, m: int) -> dict[str, Any]:
     channels = 256
     return {
@@ -482,6 +493,16 @@ OPS: tuple[Op, ...] = (
             ("cudnn_chunk_gated_delta_product", _gdp),
         )
     ),
+    # An output may have another rank than the values, whose shape is returned.
+    Op(
+        "cudnn_recurrent_kda",
+        _kda_prefill,
+        _PAIR,
+        results=_kda_results,
+        mutates=("initial_state", "output", "output_state"),
+        inputs={0: _shaped_output, 1: _cudnn_state},
+        capability=_SM90,
+    ),
     Op(
         "cake_gated_delta_product_mtp",
         _gdp_mtp,
@@ -589,4 +610,17 @@ OPS: tuple[Op, ...] = (
     ),
 )
 
-UNCOVERED: tuple[Uncovered, ...] = ()
+UNCOVERED = (
+    Uncovered(
+        "replayssm_materialize",
+        "it writes to addresses that lie in tensors, where no compiler sees what it changes",
+    ),
+)
+
+PASSED_ON = (
+    PassedOn(
+        "cake_selective_state_update",
+        "flashinfer.mamba.cake_selective_state_update",
+        "selective_state_update",
+    ),
+)

@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from ops_making import tensors_of
 from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from shim.opaque.declare import Op
 from shim.patches.ops import OPS
 
 #: What ``pretend`` is told, from what FlashInfer is: ``10.0`` of ``10.0a``.
@@ -187,7 +189,7 @@ def install() -> None:
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
         "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),
-        "get_cake_dsv4_nvfp4_rope_insert_module": lambda: Kernel("module"),
+        "get_cake_dsv4_nvfp4_rope_insert_module": functools.cache(lambda: Kernel("module")),
         "_cudnn_ops": lambda: SimpleNamespace(qsa_forward=_qsa, qsa_indexed_forward=_qsa),
         # A library that is not built tells them.
         "format_info": lambda model: {"fp4_bytes_per_token": 288, "bytes_per_token": 528},
@@ -207,9 +209,12 @@ def install() -> None:
 def _qsa(q: torch.Tensor, *others: Any) -> Mapping[str, torch.Tensor]:
     """What cuDNN returns, as FlashInfer documents it."""
     Kernel("qsa")(q)
-    float32 = torch.float32
-    made = {"out": torch.empty_like(q), "out_fp32": torch.empty_like(q, dtype=float32)}
-    return {**made, "lse": torch.empty(q.shape[1], q.shape[0], dtype=float32)}
+    rows, heads, _dim = q.shape
+    return {
+        "out": q.new_empty(q.shape),
+        "out_fp32": q.new_empty(q.shape, dtype=torch.float32),
+        "lse": q.new_empty((heads, rows), dtype=torch.float32),
+    }
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:
@@ -295,13 +300,19 @@ def _written(frame: FrameType | None) -> list[torch.Tensor]:
     while frame is not None:
         code = frame.f_code
         if frame.f_globals.get("__name__", "").partition(".")[0] == "flashinfer":
-            op = OPS.get(code.co_name)
+            op = _op_of(code.co_name, frame.f_globals["__name__"])
             declared = (*op.mutates, *filter(None, op.out)) if op else ()
             names = _registrations(code.co_filename).get(code.co_firstlineno, declared)
             for name in names:
                 found += tensors_of(frame.f_locals.get(name))
         frame = frame.f_back
     return found
+
+
+@functools.cache
+def _op_of(function: str, module: str) -> Op | None:
+    named = (op for op in OPS.values() if op.path == function)
+    return next((op for op in named if fnmatchcase(module, op.module or "*")), None)
 
 
 @functools.cache

@@ -212,12 +212,13 @@ def _no_draw(*_: object, **__: object) -> tuple[int, int]:
 
 
 #: JIT C++ modules: the functions that write sources and make the JitSpec.
-_SPEC_MAKER = re.compile(r"gen_\w+|cake_\w+_manifest")
+_SPEC_MAKER = re.compile(r"gen_\w+")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
     r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module"
+    r"|get_cake_\w+_module"
 )
 #: CuTe DSL: caches of compiled kernels by what they were compiled for, which may be sizes.
 _KERNEL_CACHE = re.compile(r"\w*_compile_cache")
@@ -245,6 +246,7 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
     r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
+    r"|resolve_route|next_n_atoms|atom_variant|_num_splits"
     r"|paged_route_\w+|paged_call_withdrawn|paged_static_preferred|paged_sched_meta_admitted"
     r"|_admits|_selects|select_record"
 )

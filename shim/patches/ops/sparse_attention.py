@@ -397,6 +397,8 @@ def _packed(row: int) -> Callable[..., Any]:
     def fake(latent_kv: Any, kv_layout: str = "HND", **_: Any) -> Any:
         import torch  # declarations are read without torch
 
+        if latent_kv.ndim == 2:
+            raise ValueError("latent_kv has no dimension of pages")
         pages, *rest = latent_kv.shape[:-1]
         tokens = rest[0] if len(rest) == 1 or rest[0] != 1 else rest[1]
         size = (pages, 1, tokens, row) if kv_layout == "HND" else (pages, tokens, 1, row)

@@ -19,6 +19,8 @@ _sym: Any = torch  # sym_min and sym_max have no types
 #: sm_120: the newest architecture that every covered release knows.
 DEFAULT_ARCH = "12.0"
 _PRETENDED_CUDA = "13.0"
+#: How many multiprocessors the cards of an architecture have, by its major number.
+_PROCESSORS = {9: 132, 10: 148, 12: 188}
 
 
 def pretend(arch: str = DEFAULT_ARCH) -> None:
@@ -40,7 +42,7 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         name=f"pretended sm_{capability[0]}{capability[1]}",
         major=capability[0],
         minor=capability[1],
-        multi_processor_count=132,
+        multi_processor_count=_PROCESSORS.get(capability[0], 132),
         total_memory=80 << 30,
         warp_size=32,
         max_threads_per_multi_processor=2048,
@@ -66,6 +68,7 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         "_maybe_exchange_device": lambda device: 0,
         "current_blas_handle": lambda: 0,
         "device": lambda device: contextlib.nullcontext(),
+        "nvtx": types.SimpleNamespace(range=lambda name: contextlib.nullcontext()),
         # The compiler takes device properties for a constant if they are of the type so called.
         "_CudaDeviceProperties": types.SimpleNamespace,
     }
@@ -82,9 +85,9 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
 def _do_without_a_device_guard() -> None:
     """Let indexing, ``contiguous``, ``copy_`` and ``cuda`` work on fake CUDA tensors.
 
-    Without a device there is no device guard for them. Plain slices and whole numbers become the
-    narrow and select that they are, a tensor the index that it is, a contiguous copy the clone
-    that it is; what is on the device stays there; all else is left.
+    Without a device there is no device guard for them. Plain slices, whole numbers and None become
+    the narrow, select and unsqueeze that they are, a tensor the index that it is, a contiguous copy
+    the clone that it is; what is on the device stays there; all else is left.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -93,26 +96,35 @@ def _do_without_a_device_guard() -> None:
     packed, copied, moved = fake.contiguous, fake.copy_, fake.cuda
 
     def getitem(self: Any, index: Any) -> Any:
-        items = index if isinstance(index, tuple) else (index,)
+        items = _spelled_out(index, self.dim())
         if self.device.type == "cuda" and isinstance(index, torch.Tensor):
             return torch.ops.aten.index.Tensor(self, [index])
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             return indexed(self, index)
+        if ... in items:
+            place = items.index(...)
+            more = self.dim() - sum(not (item is None or item is ...) for item in items)
+            items = (*items[:place], *[slice(None)] * more, *items[place + 1 :])
         result, dim = self, 0
         for item in items:
-            if isinstance(item, slice):
+            if item is None:
+                result = result.unsqueeze(dim)
+                dim += 1
+            elif isinstance(item, slice):
                 size = result.shape[dim]
                 start = 0 if item.start is None else _from_front(item.start, size)
                 stop = size if item.stop is None else _from_front(item.stop, size)
                 stop = _sym.sym_min(stop, size)
                 result = result.narrow(dim, start, _sym.sym_max(stop - start, 0))
                 dim += 1
+            elif item is None:
+                result, dim = result.unsqueeze(dim), dim + 1
             else:
                 result = result.select(dim, item)
         return result
 
     def setitem(self: Any, index: Any, value: Any) -> None:
-        items = index if isinstance(index, tuple) else (index,)
+        items = _spelled_out(index, self.dim())
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             assigned(self, index, value)
         elif isinstance(value, torch.Tensor):
@@ -141,9 +153,18 @@ def _from_front(bound: Any, size: Any) -> Any:
     return _sym.sym_max(size + bound, 0) if isinstance(bound, int) and bound < 0 else bound
 
 
+def _spelled_out(index: Any, dims: int) -> tuple[Any, ...]:
+    """What an index says of each dimension, without an ellipsis."""
+    items = index if isinstance(index, tuple) else (index,)
+    at = next((i for i, item in enumerate(items) if item is ...), None)
+    if at is None:
+        return items
+    return (*items[:at], *[slice(None)] * (dims - len(items) + 1), *items[at + 1 :])
+
+
 def _is_plain(item: Any) -> bool:
     if isinstance(item, slice):
         bounds = (item.start, item.stop)
         plain = (b is None or isinstance(b, int) or not (b < 0) for b in bounds)
         return item.step is None and all(plain)
-    return isinstance(item, int) and not isinstance(item, bool)
+    return item is None or item is ... or (isinstance(item, int) and not isinstance(item, bool))

@@ -34,7 +34,7 @@ from torch._subclasses import FakeTensor  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from shim.opaque import registry  # noqa: E402
+from shim.opaque import capture, later, registry  # noqa: E402
 from shim.opaque.identity import original_of  # noqa: E402
 from shim.patches.ops import OPS  # noqa: E402
 from shim.proof import making  # noqa: E402
@@ -66,7 +66,11 @@ class Subject:
 
     def __init__(self, name: str, plan: Json) -> None:
         self.op, self.plan = OPS[name], plan
-        self.function: Function = getattr(importlib.import_module(plan["module"]), self.op.path)
+        with (
+            ops_kernels.with_triton() if "triton" in self.op.requires else contextlib.nullcontext()
+        ):
+            module = importlib.import_module(plan["module"])
+        self.function: Function = getattr(module, self.op.path)
         parameters = inspect.signature(self.function).parameters
         #: By the number of the result.
         self.outs = {i: name for i, name in enumerate(self.op.out) if name and name in parameters}
@@ -85,7 +89,8 @@ class Subject:
         if self.outs and case["out"] is not None:
             fake = any(isinstance(t, FakeTensor) for t in tensors_of([*found.values()]))
             function = self.function if fake else on_the_device(self.function)
-            results = tensors_of(function(**found))[: case["outs"]]
+            with ops_kernels.writing(False):  # this is not yet the call
+                results = tensors_of(function(**found))[: case["outs"]]
             for i, result in enumerate(results):
                 if name := self.outs.get(i):
                     found[name] = laid_out(_emptied(result), case["out"])
@@ -140,7 +145,7 @@ def without(subjects: Mapping[str, Subject], request: Json) -> Json:
     answers: Json = {name: {} for name in subjects}
     for name, subject in subjects.items():
         answers[name]["premise"] = child_side.error_of(functools.partial(premise, subject))
-    ops_kernels.install()
+    ops_kernels.install({subject.plan["module"] for subject in subjects.values()})
     for name, subject in subjects.items():
         answer, maker = answers[name], Maker(meaningless)
         cases = request["cases"][:: subject.plan["every"]]
@@ -180,13 +185,14 @@ def with_us(subjects: Mapping[str, Subject], request: Json) -> Json:
             maker = Maker(making.fake())
             answer["fake"] = [outcome(subject, maker, case) for case in cases]
     left = left_behind()
-    ops_kernels.install()
+    ops_kernels.install({subject.plan["module"] for subject in subjects.values()})
     run_ops_on_the_device()
     for name, subject in subjects.items():
         answer, maker = answers[name], Maker(meaningless)
         cases = request["cases"][:: subject.plan["every"]]
         answer["run"] = [outcome(subject, maker, case, watched(subject.function)) for case in cases]
         answer["in turn"] = attempt(in_turn, subject)
+        answer["captured"] = attempt(captured, subject)
         with ops_kernels.writing():
             answer["always written"] = subject.always
             answer["mutation"] = attempt(mutation, subject)
@@ -270,6 +276,34 @@ def in_turn(subject: Subject) -> list[Json]:
         answer["kernels"] = ops_kernels.Kernel.calls - before
         found.append(answer)
     return found
+
+
+def captured(subject: Subject) -> Json:
+    """While a stream records: a call that ran before, and one whose kernels none has loaded.
+
+    The error of each, and how many kernels the call wants.
+    """
+    wanted: list[Any] = []
+    is_loaded, recording = capture.is_loaded, torch.cuda.is_current_stream_capturing
+
+    def noted(load: Any) -> bool:
+        wanted.append(load)
+        return is_loaded(load)
+
+    def call() -> Any:
+        return watched(subject.function)(**subject.arguments(Maker(meaningless), PLAIN))
+
+    not_run = child_side.error_of(call)
+    if not_run:
+        return {"not run": not_run}
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        capture.is_loaded = noted
+        again = child_side.error_of(call)
+        capture.is_loaded = lambda load: False
+        return {"kernels": len(wanted), "again": again, "first": child_side.error_of(call)}
+    finally:
+        capture.is_loaded, torch.cuda.is_current_stream_capturing = is_loaded, recording
 
 
 def mutation(subject: Subject) -> Json | None:
@@ -357,6 +391,8 @@ def on_the_device(function: Function) -> Function:
 
 def run_ops_on_the_device() -> None:
     """Let our ops, called by whatever a compiler made, take CPU tensors for tensors on a GPU."""
+    for name in later.promised():
+        getattr(torch.ops.flashinfer_shim, name, None)  # not each has the op that writes
     for key, body in registry._bodies.items():
         registry._bodies[key] = dataclasses.replace(
             body, run=on_the_device(body.run), fake=_moving(body.fake)
@@ -400,7 +436,7 @@ class Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func.namespace == registry.NAMESPACE:
+        if func.namespace == later.NAMESPACE:
             self.calls.append((func, args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 

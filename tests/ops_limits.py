@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_WITHOUT = "test_it_fails_without_us"
 _EXAMPLE = "test_its_example_is_a_valid_call"
 _GRAPHS = "test_it_compiles_whole_in_three_graphs_of_nothing_else"
 _COMPILED = "test_compiled_it_returns_what_upstream_does"
@@ -16,21 +17,52 @@ _TURNS = "test_real_and_traced_calls_do_not_disturb_each_other"
 _WRITES = "test_what_it_writes_into_is_seen_by_compiler_and_caller"
 _OPCHECK = "test_opcheck_passes"
 
-_FOURTH = "it takes a fourth graph, for one more size"
 _GREATEST = "no rows: torch refuses the greatest of nothing with data, and not without"
 _HOST = "upstream reads scales on the host, which tensors without data do not have"
 _RULE = "its fake, a rule, refuses no dtype; upstream does when the graph runs"
+_ADDRESSES = "upstream refuses addresses, which tensors without data do not have"
+_COPIED = "its output is a copy of what the kernel was to write"
 _FLOAT4 = "torch fills no FP4 tensors on the CPU"
 _FLOAT8 = "torch compares no FP8 tensors on the CPU"
 _PADDED = "what no kernel writes, as padding, is compared too"
 _STRIDED = "torch hands it tensors with other strides than the function takes"
 _UNCOUNTED = "the stand-in for its kernel is not counted"
-_IN_PARTS = "it writes into parts of a tuple, which the stand-in for its kernel does not see"
+_NO_KERNEL = "it is plain torch, and no kernel of FlashInfer's is there to count"
+_WHEN_LAUNCHED = "upstream refuses strides where it launches, which is when the graph runs"
+_KEPT = "upstream keeps a workspace of the calls with data for those without"
 _ZEROS = "torch fills what it returns with zeros: there is no kernel"
 _SM90_OUT = "it takes outputs on compute capability 9.0 alone"
 
+_SET_UP = "it takes what all ranks have set up before"
+_HELD = "its kernel is one that its workspace holds, which the example stands in for"
+
 LIMITS: Mapping[tuple[str, str], str] = {
-    (_GRAPHS, "nvfp4_kv_dequantize_paged"): _FOURTH,
+    **{
+        (test, "tp_moe_finalize_rmsnorm"): _SET_UP for test in (_EXAMPLE, _TURNS, _WRITES, _OPCHECK)
+    },
+    (_TURNS, "k_boundary_minmax"): _NO_KERNEL,
+    **{(test, "decode_cp_a2a_lse_reduce"): _SET_UP for test in (_EXAMPLE, _TURNS)},
+    **{
+        (_TURNS, op): _HELD
+        for op in (
+            "all_gather_gated_residual_next_rmsnorm",
+            "all_gather_rmsnorm_fp4_quantize",
+            "moe_finalize_rmsnorm_allreduce",
+        )
+    },
+    **{
+        (test, op): _HELD
+        for test in (_WITHOUT, _TURNS)
+        for op in ("cake_fp4_allreduce", "cake_fp4_allreduce_nvfp4")
+    },
+    **{
+        (_WRITES, op): _HELD
+        for op in (
+            "moe_finalize_rmsnorm_allreduce",
+            "cake_fp4_allreduce",
+            "cake_fp4_allreduce_nvfp4",
+        )
+    },
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
     (_FAKE, "mxfp4_quantize"): _GREATEST,
     **{
@@ -38,6 +70,8 @@ LIMITS: Mapping[tuple[str, str], str] = {
         for test in (_EXAMPLE, _FAKE, _TURNS)
     },
     (_FAKE, "fused_rmsnorm_silu"): _RULE,
+    (_FAKE, "mm_bf16_fp4"): _ADDRESSES,
+    (_WRITES, "masked_bmm"): _COPIED,
     **{
         (test, op): _FLOAT4
         for test in (_FAKE, _WRITES, _OPCHECK)
@@ -46,6 +80,16 @@ LIMITS: Mapping[tuple[str, str], str] = {
     **{
         (_OPCHECK, op): _FLOAT8
         for op in (
+            "cake_fused_qk_rmsnorm_rope_quantize_fp8_append_paged_kv_cache",
+            "fp8_linear",
+            "fp8_linear_swiglu",
+            "fp8_qkv_qknorm_rope",
+            "group_gemm_fp8_nt_groupwise_contiguous",
+            "grouped_mm_fp4",
+            "grouped_mm_fp8",
+            "grouped_mm_mxfp8",
+            "mm_fp8_lora",
+            "ragged_block_scaled_bmm",
             "mla_rope_quantize_fp8",
             "rope_quantize_fp8",
             "rope_quantize_fp8_append_paged_kv_cache",
@@ -81,7 +125,17 @@ LIMITS: Mapping[tuple[str, str], str] = {
             "silu_and_mul_nvfp4_quantize",
         )
     },
-    (_WRITES, "rope_quantize_fp8_append_paged_kv_cache"): _IN_PARTS,
+    (_TURNS, "mhc_fused_post_pre"): "on the card of the tests it is plain torch",
+    **{
+        (_TURNS, f"qwen_3_{op}_tables"): _NO_KERNEL
+        for op in ("5_block_rope", "8_block_rope", "8_block_rope_position")
+    },
+    (_COMPILED, "gdn_fused_decode_step"): _GREATEST,
+    (_FAKE, "gdn_fused_decode_step"): _GREATEST,
+    (_TURNS, "gdn_fused_decode_step"): _NO_KERNEL,
+    (_FAKE, "chunk_gated_delta_rule"): _WHEN_LAUNCHED,
+    (_FAKE, "chunk_gated_delta_rule_paged"): _WHEN_LAUNCHED,
+    (_FAKE, "ssd_combined_fwd"): _KEPT,
     **{(test, "paged_mqa_get_paged_mqa_logits_metadata"): _ZEROS for test in (_TURNS, _WRITES)},
     **{
         (test, op): _SM90_OUT

@@ -6,6 +6,7 @@ called, since nobody knows what it does with a tensor that has no data.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -34,11 +35,19 @@ class Loaded:
     """One call that loads a kernel module or compiles a kernel, when made for real.
 
     ``getter`` is upstream's own cached function, ``args`` and ``kwargs`` what it was called with.
+    ``tuned``: by the runner that upstream's AutoTuner falls back to; by its records it may choose
+    another.
     """
 
     getter: Any
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
+    tuned: bool = False
+
+    def __str__(self) -> str:
+        named = (f"{name}={value!r}" for name, value in self.kwargs)
+        name = getattr(self.getter, "__name__", self.getter)
+        return f"{name}({', '.join([*map(repr, self.args), *named])})"
 
 
 class _Nothing:
@@ -81,11 +90,39 @@ class _Nothing:
     decode_row_sel_keys = decode_long_words = ctas_per_sm = max_active_clusters
 
 
+class _Kept(_Nothing):
+    """Where compiled kernels are kept, with constants for them: all is there already."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __getitem__(self, key: object) -> Any:
+        return _NOTHING
+
+    def get(self, key: object, default: object = None) -> Any:
+        """As a dict's."""
+        return _NOTHING
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """It would be kept for ever."""
+
+
 class _Giving(_Nothing):
-    """A callable, module or class that gives more of the same: a spec, a builder, a type."""
+    """A callable, module or class that gives more of the same: a spec, a builder, a type.
+
+    Or a number that only those know who compile kernels: of computing with it comes another.
+    """
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         return _GIVING
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __call__
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = __call__
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    __le__ = __gt__ = __ge__ = __lt__
 
 
 class _Package(_Giving):
@@ -98,20 +135,6 @@ class _Package(_Giving):
         if name in _KNOWN_BY_HEART:
             return getattr(self.__dict__["_real"], name)
         return super().__getattr__(name)
-
-
-class _Kept(_Nothing):
-    """Stands for a cache of compiled kernels, and has every one."""
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-    def __getitem__(self, key: object) -> Any:
-        return _NOTHING
-
-    def get(self, key: object, default: object = None) -> Any:
-        """As a dict's."""
-        return _NOTHING
 
 
 class _Spec(_Nothing):
@@ -136,17 +159,22 @@ class _Launch:
     they have come, and all that is left to them is to launch.
     """
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Any, loaded: list[Loaded]) -> None:
         self._runner = runner
+        self._loaded = loaded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
+        before = len(self._loaded)
         try:
             return self._runner(inputs, **options)
         except TypeError:
             return None
+        finally:
+            mine = [dataclasses.replace(load, tuned=True) for load in self._loaded[before:]]
+            self._loaded[before:] = mine
 
 
 class _Tuner:
@@ -159,10 +187,12 @@ class _Tuner:
     #: Likewise.
     is_tuning_mode = False
 
-    @classmethod
-    def get(cls) -> _Tuner:
+    def __init__(self, loaded: list[Loaded]) -> None:
+        self._loaded = loaded
+
+    def get(self) -> _Tuner:
         """The only one."""
-        return _TUNER
+        return self
 
     def choose_one(
         self, custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **_: object
@@ -176,14 +206,21 @@ class _Tuner:
             tuned = inputs[spec.input_idx[0]]
             if isinstance(tuned, torch.Tensor):
                 tuned.shape[spec.dim_idx[0]]
-        return _Launch(runners[0]), -1
+        return _Launch(runners[0], self._loaded), -1
 
     def get_effective_map_to_tuning_buckets(self, config: Any, spec_idx: int = 0) -> Any:
         """The mapping without the overrides of a tuning run."""
         return config.dynamic_tensor_specs[spec_idx].map_to_tuning_buckets
 
 
-_TUNER = _Tuner()
+class _Alone:
+    """``torch.distributed`` where no other rank is: its collectives do nothing."""
+
+    def __init__(self, real: types.ModuleType) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return _NOTHING if _COLLECTIVE.fullmatch(name) else getattr(self._real, name)
 
 
 class _GivingNothing(_Nothing):
@@ -195,9 +232,11 @@ class _GivingNothing(_Nothing):
 
 _GIVING_NOTHING = _GivingNothing()
 _NOTHING = _Nothing()
+#: A module of kernels that cannot be imported.
+NO_KERNELS = _NOTHING
 _GIVING = _Giving()
-_SPEC = _Spec()
 _KEPT = _Kept()
+_SPEC = _Spec()
 
 
 def _workspace(name: str, size: int | None, device: torch.device, *_: object, **__: object) -> Any:
@@ -206,20 +245,74 @@ def _workspace(name: str, size: int | None, device: torch.device, *_: object, **
     return torch.empty((0 if size is None else size,), dtype=torch.uint8, device=device)
 
 
+def _decoded(q: torch.Tensor, v: torch.Tensor, output: Any = None, **_: object) -> Any:
+    return v.new_empty(v.shape, dtype=q.dtype) if output is None else output
+
+
+def _prefilled(
+    q: torch.Tensor,
+    v: torch.Tensor,
+    initial_state: Any,
+    output_final_state: bool,
+    cu_seqlens: Any,
+    output: Any,
+    state_checkpoints: Any = None,
+    checkpoint_every_n_tokens: int = 0,
+    **_: object,
+) -> tuple[Any, ...]:
+    """Output, state and checkpoints: the state is the one given, if any, advanced in place."""
+    state = None
+    if output_final_state and initial_state is None:
+        number = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        state = q.new_empty((number, v.shape[2], v.shape[3], q.shape[3]), dtype=torch.bfloat16)
+    elif output_final_state:
+        state = initial_state
+    result = (torch.empty_like(v) if output is None else output, state)
+    return (*result, state_checkpoints) if checkpoint_every_n_tokens else result
+
+
+def _advanced(*_: object, final_state: Any = None, **__: object) -> Any:
+    """Of cuDNN's graphs for linear attention: the state, which they write into."""
+    return final_state
+
+
 def _no_draw(*_: object, **__: object) -> tuple[int, int]:
     """Stands for what takes a seed and an offset from a generator, and moves it on."""
     return 0, 0
 
 
+#: Functions of ``torch.distributed`` that wait for other ranks.
+_COLLECTIVE = re.compile(
+    r"all_(?:gather|reduce|to_all)\w*|reduce\w*|(?:broadcast|gather|scatter)\w*|\w*barrier"
+)
 #: JIT C++ modules: the functions that write sources and make the JitSpec.
 _SPEC_MAKER = re.compile(r"gen_\w+")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
-    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module"
+    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|_?load_\w+_(?:module|kernel|program)"
+    r"|cake_\w+_launcher"
     r"|get_cake_\w+_module"
 )
+#: CuTe DSL: cached getters of a dictionary that the kernel is put into when it is compiled.
+_KEEPER = re.compile(r"_get_compiled_(?:decode|mtp)_kernel\w*")
+#: CuTe DSL: functions that compile a kernel, and launch it on what they are given.
+_LAUNCHER = re.compile(
+    r"run_(?:pretranspose|nontranspose|mtp)_decode|_?(?:cp|chunk)_\w*delta_rule\w*_sm\d+"
+)
+#: Functions that run a prefill of KDA, by whatever program: all return the same.
+_KDA_PREFILL = re.compile(r"_run_\w*kda_prefill|_run_(?:persistent|tirx|ptx)_kda")
+#: Functions that ask whether tensors share memory, by addresses, which nothing has in shadow.
+_OVERLAPS = re.compile(r"_storage_ranges_overlap|_overlaps_range|_check_sm120_output_overlaps")
+#: Functions that refuse such tensors.
+_REFUSE_OVERLAPS = frozenset({"_disjoint", "_check_output_does_not_overlap_inputs"})
+#: Functions in torch that write into what they are given, and do nothing else.
+_WRITERS = frozenset({"_scatter_live_rows"})
+#: Functions that launch a kernel made for this size, if there is one; None if not.
+_SPECIALIZED = frozenset({"try_run_gdn_fused_decode_specialized"})
+#: CuTe DSL: those that keep constants for each size, and allocate what they return.
+_DECODER = re.compile(r"_gated_delta_rule_\w*bf16_state(?:_mtp)?|_gated_delta_rule_t1_rubin")
 #: CuTe DSL: caches of compiled kernels by what they were compiled for, which may be sizes.
 _KERNEL_CACHE = re.compile(r"\w*_compile_cache")
 #: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
@@ -230,13 +323,23 @@ _PROGRAM_LOADERS = frozenset({"entry", "load"})
 #: Functions of those packages that compute a number from the name of a card.
 _KNOWN_BY_HEART = frozenset({"get_smem_capacity_in_bytes"})
 #: CuTe DSL: what builds or loads one kernel.
-_BUILDERS = frozenset({"build_and_load_cute_dsl_kernel"})
-#: DeepGEMM: the functions that describe their tensors to the card, by addresses, and launch.
-_DEEP_GEMM = re.compile(r"m_grouped_\w+_sm\w+")
+_BUILDERS = frozenset({"build_and_load_cute_dsl_kernel", "_get_grouped_compiled"})
+#: Sizes from which on another kernel is launched: with none, no graph ends there.
+THRESHOLDS = frozenset({"ONE_WARP_MIN_SEQUENCE_HEADS"})
+#: Grouped products, DeepGEMM's and others: the functions that describe their tensors to the card,
+#: by addresses, and launch.
+_GROUPED_GEMM = re.compile(r"(m_grouped|grouped_gemm)_\w+_sm\w+")
 #: Functions that prepare a loaded library.
 _SETUPS = frozenset({"setup_cubin_loader"})
 _WORKSPACES = frozenset({"_get_cache_buf", "_get_stream_cache_buf"})
+#: Where workspaces are kept for ever, by device; in shadow nothing is.
+_KEPT_BY_DEVICE = frozenset({"_WORKSPACES"})
 _DRAWS = frozenset({"get_seed_and_offset"})
+#: cuTile: functions that time a kernel for the sizes at hand, or take the fastest, and launch it.
+#: PrimsTS: the function that does so.
+_TUNED_LAUNCH = re.compile(r"_(masked|ragged)\w*_bmm_(\w*autotune\w*|launch)|launch_dense_gemm")
+#: All that launch by themselves.
+_LAUNCHERS = (_GROUPED_GEMM, _TUNED_LAUNCH, _LAUNCHER)
 #: Functions that compile a kernel and launch it on two outputs that they are given.
 _COMPILERS = frozenset({"cute_dsl_radix_filter_topk_wrapper"})
 #: Functions that ask a loaded module whether it can serve a call. In shadow it can: the real call
@@ -247,8 +350,14 @@ _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
     r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
     r"|resolve_route|next_n_atoms|atom_variant|_num_splits"
+    r"|_should_use_oneshot"
     r"|paged_route_\w+|paged_call_withdrawn|paged_static_preferred|paged_sched_meta_admitted"
     r"|_admits|_selects|select_record"
+    r"|get_(?:tile_v|vec_size)_mtp|select_cake_\w+_variant|should_use_\w+_host"
+    r"|select_cake_\w+_template|(fp8|nvfp4)_blackwell_\w+"
+    r"|_use_cuda_norm|_dsl_captured_arch|\w*cute_dsl_supports_arch"
+    r"|_prefill_(?:block_t|workspace_size)|_select_kernel_schedule"
+    r"|_backend_order|_plan_head_group|_plan_grid"
 )
 
 
@@ -257,9 +366,15 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
 
     Calls of kernel getters are added to ``loaded``.
     """
+    if name in THRESHOLDS:
+        return 0
+    if name in _KEPT_BY_DEVICE:
+        return {}
     if _KERNEL_CACHE.fullmatch(name) and not callable(value):
         return _KEPT
     package = _package(value)
+    if isinstance(value, types.ModuleType) and value.__name__ == "torch.distributed":
+        return _Alone(value)
     if package == "flashinfer":
         return _upstream_stand_in(name, value, loaded)
     if package in _KERNEL_PACKAGES and name not in _KNOWN_BY_HEART:
@@ -282,12 +397,22 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return lambda *args, **kwargs: (None, None)
     if name in _CAN:
         return lambda: True
-    if name in _SETUPS or _DEEP_GEMM.fullmatch(name):
+    if name in _SETUPS | _REFUSE_OVERLAPS | _WRITERS | _SPECIALIZED or any(
+        pattern.fullmatch(name) for pattern in _LAUNCHERS
+    ):
         return _NOTHING
+    if _DECODER.fullmatch(name):
+        return _decoded
+    if _KDA_PREFILL.fullmatch(name):
+        return _prefilled
+    if name == "_run_la_graph":
+        return _advanced
+    if _OVERLAPS.fullmatch(name):
+        return lambda *args, **kwargs: False
     if name in _BUILDERS:
         return _GIVING_NOTHING
     if name == "AutoTuner":
-        return _Tuner
+        return _Tuner(loaded)
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
     if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
@@ -299,6 +424,8 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
     if _CHOOSER.fullmatch(name):
         return _choosing(value)
     cached = isinstance(value, functools._lru_cache_wrapper)
+    if cached and _KEEPER.fullmatch(name):
+        return lambda *args, **kwargs: _KEPT
     if cached and _KERNEL_GETTER.fullmatch(name):
         return _recording(value, loaded, lambda *args, **kwargs: _gotten(value))
     return None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -29,7 +30,8 @@ from .capture import Kernels
 from .carry import EXTRAS
 from .declare import Op
 from .dispatch import dispatching
-from .op import Body, define
+from .identity import signature_of
+from .op import Body, define, promised, with_keywords
 from .registry import Tag
 
 #: Attribute of an object that holds its handle, and the op's parameters for it and for its state.
@@ -47,7 +49,13 @@ _untracked: dict[type, dict[str, Any]] = {}
 
 
 def build(
-    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
+    op: Op,
+    kind: type,
+    method: Callable[..., Any],
+    *,
+    release: str,
+    preload: bool,
+    at_once: bool = True,
 ) -> Callable[..., Any]:
     """Define the op of ``method`` and build the function that takes its place in class ``kind``.
 
@@ -56,14 +64,30 @@ def build(
         kind: the class, of which objects are tracked; see :func:`track`.
         method: the plain function in it.
         release: of FlashInfer.
-        preload: as in :func:`.op.build`.
+        preload, at_once: as in :func:`.op.build`.
 
     Raises:
         Inexpressible: the method has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    call = _Call(method)
-    kernels = Kernels(op.name, preload=preload)
+    later = promised(
+        op, lambda: _traced(op, kind, method, release=release, preload=preload), at_once=at_once
+    )
+    return dispatching(method, later)
+
+
+def _traced(
+    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
+) -> Callable[..., Any]:
+    """Define the op; gives what a compiler is to trace."""
+    call = _Call(method, op.keywords)
+
+    def needs(arguments: Mapping[str, Any]) -> tuple[shadow.Loaded, ...]:
+        rest = {name: value for name, value in arguments.items() if name not in (_HOLDER, _STATE)}
+        holder = _find(op.name, arguments[_HOLDER])
+        return shadow.needed(lambda fakes: shadow.run_method(method, holder, fakes, call), rest)
+
+    kernels = Kernels(op.name, preload=preload, needs=needs)
 
     def run(**arguments: Any) -> Any:
         arguments.pop(_STATE, None)
@@ -71,13 +95,15 @@ def build(
 
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
-        state = arguments.pop(_STATE, "")
+        alike = _alike(kind, op.state, arguments.pop(_STATE, ""))
         if op.fake is not None:
-            return op.fake(**arguments)
-        return _in_shadow(call, method, _alike(kind, op.state, state), arguments, kernels)
+            return op.fake(next(alike), **arguments)
+        if op.returns == "()":
+            return None
+        return _in_shadow(call, method, alike, arguments, kernels)
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
-    return dispatching(method, _carrying(op, inner, call))
+    return _carrying(op, inner, call)
 
 
 class _Call:
@@ -89,8 +115,9 @@ class _Call:
         extras: the name of the parameter that takes the rest of them, empty if there is none.
     """
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        _, *parameters = inspect.signature(method, eval_str=True).parameters.values()
+    def __init__(self, method: Callable[..., Any], keywords: tuple[str, ...] = ()) -> None:
+        signature = with_keywords(signature_of(method), keywords)
+        _, *parameters = signature.parameters.values()
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         flat = [
             inspect.Parameter(_HOLDER, plain, annotation=torch.Tensor),
@@ -160,7 +187,12 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
     """The attributes that decide what the results look like. Traced by Dynamo."""
     told = ""
     for name in names:
-        told += f"{name}={getattr(holder, name, None)};"
+        value = holder
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = operator.index(value)  # of a symbolic number, which ties the graph to it
+        told += f"{name}={value};"
     return told
 
 

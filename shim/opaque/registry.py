@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +17,12 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch._ops import OpOverload
 
 from .. import __version__
+from .later import NAMESPACE, lock, made
 from .schema import Schema
-
-NAMESPACE = "flashinfer_shim"
 
 #: Who sees an op below autograd, beside its kernel: a dispatch mode or subclass, a functionalizer.
 _WATCHING = (torch._C.DispatchKey.Python, torch._C.DispatchKey.Functionalize)
 
-_lock = threading.Lock()
 # Kept alive for the life of the process: a Library that is collected takes its ops along
 # (pytorch #139444), and compiled graphs hold the ops by name.
 _library: torch.library.Library | None = None
@@ -78,9 +75,10 @@ def define(name: str, tag: Tag, body: Body) -> OpOverload:
         RuntimeError: the op was defined by another copy of us.
     """
     key = f"{name}.{_overload_name(tag, body)}"
-    with _lock:
+    with lock:
         if key not in _bodies:
             _define(key, body)
+            made(name)
         _bodies[key] = body
     return _overload(key)
 
@@ -113,6 +111,8 @@ def _define(key: str, body: Body) -> None:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         current = _bodies[key]
+        if current.ordered and not current.captured:
+            _keep_out_of_cuda_graphs(_overload(key))
         return current.fake(**current.schema.arguments(args, kwargs))
 
     def run_below_autograd(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
@@ -150,3 +150,18 @@ def _tags(body: Body) -> tuple[torch.Tag, ...]:
     if not body.captured and unsafe is not None:
         tags.append(unsafe)
     return tuple(tags)
+
+
+def _keep_out_of_cuda_graphs(op: OpOverload) -> None:
+    """Have Inductor, under ``reduce-overhead``, divide a graph around an op with an effect.
+
+    It reads the tag that says so from the node that calls the op, and of such a node that is
+    ``with_effects``. So the op is named where Inductor keeps names of ops like it; by now, a fake
+    being asked for, Dynamo has loaded that.
+    """
+    from torch._inductor import config
+
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    named = getattr(config, "custom_should_partition_ops", None)
+    if named is not None and name not in named:
+        config.custom_should_partition_ops = [*named, name]

@@ -292,6 +292,17 @@ OPS = (
         mutates=("topk_values", "topk_indices", "routing_replay_out"),
         capability=(9, 0),
     ),
+    Op(
+        "run_cake_megamoe_topk_reduce",
+        lambda make, m: {
+            "partials": make(m, 6, 4096),
+            "out": make(m, 4096),
+            "num_tokens": m,
+        },
+        "()",
+        mutates=("out",),
+        capability=(10, 0),
+    ),
     Op("hash_topk", _hash, "(Tensor, Tensor)", capability=(9, 0)),
     Op("bgmv_moe_shrink", _shrink, "()", mutates=("y",)),
     Op("bgmv_moe_expand", _expand, "()", mutates=("y",)),

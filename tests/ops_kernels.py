@@ -254,7 +254,7 @@ def install(modules: Collection[str] = ()) -> None:
         "_load_generated_program": lambda *args, **options: Kernel("program"),
         "get_cake_kda_packed_t1_module": lambda *args: Kernel("module"),
         "get_flash_kda_packed_t1_module": lambda *args: Kernel("module"),
-        "get_cake_dsv4_nvfp4_rope_insert_module": lambda: Kernel("module"),
+        "get_cake_dsv4_nvfp4_rope_insert_module": functools.cache(lambda: Kernel("module")),
         "_cudnn_ops": lambda: SimpleNamespace(qsa_forward=_qsa, qsa_indexed_forward=_qsa),
         # A library that is not built tells them.
         "format_info": lambda model: {"fp4_bytes_per_token": 288, "bytes_per_token": 528},
@@ -344,9 +344,12 @@ def _run_graph(*args: Any, final_state: Any = None, **options: Any) -> Any:
 def _qsa(q: torch.Tensor, *others: Any) -> Mapping[str, torch.Tensor]:
     """What cuDNN returns, as FlashInfer documents it."""
     Kernel("qsa")(q)
-    float32 = torch.float32
-    made = {"out": torch.empty_like(q), "out_fp32": torch.empty_like(q, dtype=float32)}
-    return {**made, "lse": torch.empty(q.shape[1], q.shape[0], dtype=float32)}
+    rows, heads, _dim = q.shape
+    return {
+        "out": q.new_empty(q.shape),
+        "out_fp32": q.new_empty(q.shape, dtype=torch.float32),
+        "lse": q.new_empty((heads, rows), dtype=torch.float32),
+    }
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:

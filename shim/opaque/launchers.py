@@ -286,13 +286,14 @@ _COLLECTIVE = re.compile(
     r"all_(?:gather|reduce|to_all)\w*|reduce\w*|(?:broadcast|gather|scatter)\w*|\w*barrier"
 )
 #: JIT C++ modules: the functions that write sources and make the JitSpec.
-_SPEC_MAKER = re.compile(r"gen_\w+|cake_\w+_manifest")
+_SPEC_MAKER = re.compile(r"gen_\w+")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
     r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|_?load_\w+_(?:module|kernel|program)"
     r"|cake_\w+_launcher"
+    r"|get_cake_\w+_module"
 )
 #: CuTe DSL: cached getters of a dictionary that the kernel is put into when it is compiled.
 _KEEPER = re.compile(r"_get_compiled_(?:decode|mtp)_kernel\w*")
@@ -348,6 +349,7 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
     r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
+    r"|resolve_route|next_n_atoms|atom_variant|_num_splits"
     r"|_should_use_oneshot"
     r"|paged_route_\w+|paged_call_withdrawn|paged_static_preferred|paged_sched_meta_admitted"
     r"|_admits|_selects|select_record"

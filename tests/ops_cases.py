@@ -127,6 +127,8 @@ _WHOLE = (
     *(World(release, packages=False) for release in releases.RELEASES),
     *(World(release, packages=True) for release in WITH_PACKAGES),
     *(World(release, packages=False, arch=arch) for release in ENDS for arch in ("9.0a", "12.0f")),
+    *(World(release, packages=True, arch="12.0f") for release in WITH_PACKAGES[-2:]),
+    World(WITH_PACKAGES[-1], packages=True, arch="9.0a"),
 )
 #: What one run goes through: the ends of the table, and what differs most between them; every
 #: world of the matrix where the variable says ``whole``.
@@ -239,6 +241,7 @@ def run(
     variables = {
         "PYTHONPATH": os.pathsep.join(map(str, entries)),
         "FLASHINFER_CUDA_ARCH_LIST": world.arch,
+        "CUTE_DSL_ARCH": f"sm_{world.arch.replace('.', '')}",
     }
     return children.run_child(
         None,

@@ -66,7 +66,7 @@ class Subject:
 
     def __init__(self, name: str, plan: Json) -> None:
         self.op, self.plan = OPS[name], plan
-        self.function: Function = getattr(importlib.import_module(plan["module"]), self.op.path)
+        self.function: Function = getattr(ops_kernels.imported(plan["module"]), self.op.path)
         parameters = inspect.signature(self.function).parameters
         #: By the number of the result.
         self.outs = {i: name for i, name in enumerate(self.op.out) if name and name in parameters}

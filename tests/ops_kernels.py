@@ -32,10 +32,12 @@ from shim.patches.ops import OPS
 ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 
 #: Functions of upstream that write the sources of a module, or fetch its cubins.
-MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|m_grouped_\w+_sm\w+")
+MAKERS = re.compile(r"gen_\w+|load_\w+_module|setup_cubin_loader|m_grouped_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
 TRITON_KERNELS = ("flashinfer.triton.page",)
+#: Such of which only packages that have been imported are asked.
+LATE_KERNELS = ("flashinfer.fused_moe.cute_dsl.blackwell_sm12x.triton_compact",)
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -89,6 +91,18 @@ class Kernel(oracle.Stub):
         return Made("result")
 
 
+class Still:
+    """A stream or an event, where there is no device to have any."""
+
+    cuda_stream = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Of whatever device."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **options: None
+
+
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Lets Triton, which does not come with a CPU build of torch, be imported as kernels."""
 
@@ -131,6 +145,7 @@ _ANSWERED: Mapping[object, Callable[..., Any]] = {
     _tensor.device.__get__: lambda tensor, *_: torch.device("cuda", 0),
     _tensor.is_cuda.__get__: lambda *_: True,
     _tensor.cuda: lambda tensor, *_: tensor,
+    _tensor.record_stream: lambda *_: None,
     torch.device: torch.device,
 }
 _UNWRITTEN: Collection[object] = (
@@ -163,19 +178,33 @@ def install() -> None:
     _import_triton_kernels()
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
+    cuda: Any = torch.cuda
+    cuda.Stream = cuda.Event = cuda.current_stream = Still
+    cuda.stream = lambda stream: contextlib.nullcontext()
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
+        "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
+        "compact_topk_ids": lambda *args: Kernel("compact_topk_ids")(*args),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
             for made in filter(MAKERS.fullmatch, list(vars(module))):
-                if isinstance(vars(module)[made], FunctionType):
+                if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
     for asked, answer in answers.items():
         _answer(asked, answer)
+    _run_no_pipelines()
     _do_without_sources()
+
+
+def _run_no_pipelines() -> None:
+    """Take runners that go on with what a kernel returns for kernels as a whole."""
+    runners = sys.modules.get("flashinfer.prims_ts.moe.runner")
+    for name, runner in list(vars(runners).items()) if runners else ():
+        if re.fullmatch(r"PrimsTs\w+Runner", name):
+            runner.forward = lambda self, inputs, **options: Kernel("forward")(*inputs)
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:
@@ -186,6 +215,8 @@ def _maker(name: str, module: str) -> Callable[..., Any]:
                 get_library_path=lambda: "",
                 get_library_paths=lambda: (),
             )
+        if name.startswith("load_"):
+            return Kernel("module")
         return Kernel(name)(*args, **options) if name.startswith("m_grouped_") else None
 
     maker.__module__ = module  # the shadow takes it for upstream's
@@ -212,15 +243,36 @@ def _do_without_sources() -> None:
                     setattr(module, asked, forgiving(value))
 
 
+def imported(name: str) -> ModuleType:
+    """A module of FlashInfer whose package may import Triton."""
+    package = name.rpartition(".")[0]
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError:
+        with _a_triton():
+            importlib.import_module(package)
+    return importlib.import_module(name)
+
+
 def _import_triton_kernels() -> None:
-    """Import what upstream imports when it is called, without letting torch find a Triton."""
+    """Import what upstream imports when it is called."""
+    with _a_triton():
+        late = [name for name in LATE_KERNELS if name.rpartition(".")[0] in sys.modules]
+        for module in (*TRITON_KERNELS, *late):
+            importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def _a_triton() -> Iterator[None]:
+    """Within it Triton can be imported; torch is not to find it."""
     finder = TritonFinder()
     sys.meta_path.append(finder)
-    for module in TRITON_KERNELS:
-        importlib.import_module(module)
-    sys.meta_path.remove(finder)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
-        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+            del sys.modules[name]
 
 
 def _is_installed(module: str) -> bool:

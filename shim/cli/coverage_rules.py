@@ -52,7 +52,7 @@ _NAMES_APART = {
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
-        *("create_plan", "compile_pipeline", "legalize_processors"),
+        *("create_plan", "compile_pipeline", "legalize_processors", "bind_prepared"),
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
@@ -80,13 +80,21 @@ _NAMES_APART = {
     "prepares weights or buffers": (
         *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
+        *("interleave_moe_scales_*", "interleave_for_tma_wgmma_up", "convert_to_block_layout"),
+        *("alphamoe_interleave_gated_weights", "deinterleave_gated_rows", "dummy_moe_weights"),
+        *("reorder_rows_for_gated_act_gemm", "fill_w_ptr"),
     ),
     "sets up or ends communication": (
         *("init_*", "dispose*", "*_initialize", "*_initialize_all", "create_shared_buffer"),
         *("free_shared_buffer", "register_*", "get_graph_buffer_ipc_meta", "meta_size"),
         *("*.checkpoint_*", "bootstrap_*", "finalize_moe_ep_runtime", "create_fleet"),
         *("create_communication", "get_parallel_groups", "release_*"),
+        *("MoEEpLayer", "CakeMxfp8MegaMoeEp16"),
     ),
+    "holds or frees what captured graphs use": (
+        *("trtllm_moe_acquire_da_graph_leases", "trtllm_moe_release_da_resources"),
+    ),
+    "measures or records calls": ("trtllm_moe_da_diagnostics",),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
         *("padded_seq_len", "min_block_table_width"),

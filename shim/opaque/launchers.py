@@ -166,6 +166,18 @@ class _Tuner:
 _TUNER = _Tuner()
 
 
+class _IntoLast:
+    """A runner that works on streams of its own: into the last of its inputs, which it returns."""
+
+    tuning_config = types.SimpleNamespace(dynamic_tensor_specs=())
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Whatever it is configured by."""
+
+    def __call__(self, inputs: Any, **options: object) -> Any:
+        return inputs[-1]
+
+
 class _GivingNothing(_Nothing):
     """Builds a kernel that does nothing."""
 
@@ -194,19 +206,28 @@ def _no_draw(*_: object, **__: object) -> tuple[int, int]:
 _SPEC_MAKER = re.compile(r"gen_\w+")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
+#: JIT C++ modules: functions that build one and load it.
+_MODULE_LOADER = re.compile(r"load_\w+_module")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
-    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module"
+    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module|_op"
 )
 #: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
-_KERNEL_CLASS = re.compile(r"\w+Kernel")
+_KERNEL_CLASS = re.compile(r"\w+Kernel|CuteDslSm\w+Op")
+#: CuTe DSL: classes of the autotuner's runners that write into the last of their inputs.
+_RUNNER_CLASS = re.compile(r"CuteDsl\w*FusedMoE\w*Runner")
 #: Cake: classes whose instances are the programs, and what loads one.
 _PROGRAMS = frozenset({"CakeProgram"})
 _PROGRAM_LOADERS = frozenset({"entry", "load"})
 #: Functions of those packages that compute a number from the name of a card.
 _KNOWN_BY_HEART = frozenset({"get_smem_capacity_in_bytes"})
 #: CuTe DSL: what builds or loads one kernel.
-_BUILDERS = frozenset({"build_and_load_cute_dsl_kernel"})
+_BUILDERS = frozenset(
+    {"build_and_load_cute_dsl_kernel", "compiled_kernel", "_prepare_weight_views"}
+)
+#: CuTe DSL: functions that launch all kernels of a pipeline, and return the output that they are
+#: given by this name.
+_PIPELINES = {"launch_sm120_moe": "scatter_output"}
 #: DeepGEMM: the functions that describe their tensors to the card, by addresses, and launch.
 _DEEP_GEMM = re.compile(r"m_grouped_\w+_sm\w+")
 #: Functions that prepare a loaded library.
@@ -221,6 +242,7 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 #: Functions that choose among kernels by sizes, which makes no difference to what is returned.
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
+    r"|select_tile"
 )
 
 
@@ -256,12 +278,16 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return _NOTHING
     if name in _BUILDERS:
         return _GIVING_NOTHING
+    if name in _PIPELINES:
+        return lambda **arguments: arguments[_PIPELINES[name]]
     if name == "AutoTuner":
         return _Tuner
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
     if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
         return _GIVING
+    if isinstance(value, type) and _RUNNER_CLASS.fullmatch(name):
+        return _IntoLast
     if not isinstance(value, (types.FunctionType, functools._lru_cache_wrapper)):
         return None
     if _SPEC_MAKER.fullmatch(name):
@@ -271,7 +297,8 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
     cached = isinstance(value, functools._lru_cache_wrapper)
     if cached and _KERNEL_GETTER.fullmatch(name):
         return _recording(value, loaded, lambda *args, **kwargs: _gotten(value))
-    return None
+    # What a cached getter calls; the getter is noted.
+    return _GIVING_NOTHING if _MODULE_LOADER.fullmatch(name) else None
 
 
 def _choosing(chooser: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,16 +6,17 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
 
 from . import registry, shadow
 from .capture import Kernels, untuned
-from .declare import Op
+from .declare import Count, Op
 from .dispatch import dispatching, encoding, with_draws, with_results
 from .identity import signature_of
 from .schema import Schema, from_signature
@@ -136,8 +137,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
     names = functional.names[: functional.positional]
-    count = op.results or (lambda arguments: total)
-    return with_results(traced, mutating, names, out, count)
+    return with_results(traced, mutating, names, out, _counting(op, signature, total))
 
 
 def _drawing(
@@ -162,7 +162,25 @@ def _drawing(
     drawing = register(op.name, schema, body, refusal=refusal)
     told = register(f"{op.name}_seeded", schema, body) if draws else None
     names = schema.names[: schema.positional]
-    return with_draws(drawing, told, names, draws, outs, op.results or (lambda arguments: total))
+    return with_draws(drawing, told, names, draws, outs, _counting(op, signature, total))
+
+
+def _counting(
+    op: Op, signature: inspect.Signature, total: int
+) -> Callable[[Mapping[str, Any]], Count]:
+    """How many results a call has, from the arguments that it gives. Traced by Dynamo."""
+    results = op.results
+    plain = (type(None), bool, int, float, str)
+    defaults = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if type(parameter.default) in plain
+    }
+
+    def count(given: Mapping[str, Any]) -> Count:
+        return total if results is None else results({**defaults, **given})
+
+    return count
 
 
 def _on_copies(function: Callable[..., Any], outs: tuple[str | None, ...]) -> Callable[..., Any]:
@@ -231,20 +249,26 @@ def _complete(
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
-    An empty tensor stands for what a call does not return, or was given.
+    An empty tensor stands for what a call does not return, or was given; a copy for an argument
+    that it hands back.
     """
 
     def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
         returned = function(**arguments)
+        arrived = {id(value) for value in tree_leaves(arguments)}
         results = (returned,) if isinstance(returned, torch.Tensor) else tuple(returned)
         given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
         there = {i for i, result in enumerate(results) if result is not None}
         for i in given & there:
             _deliver(results[i], arguments[outs[i]])
-        return tuple(
-            results[i] if i in there - given else torch.empty(0, device=results[0].device)
-            for i in range(total)
-        )
+
+        def own(i: int) -> torch.Tensor:
+            if i not in there - given:
+                return torch.empty(0, device=results[0].device)
+            result: torch.Tensor = results[i]
+            return result.clone() if id(result) in arrived else result
+
+        return tuple(map(own, range(total)))
 
     return complete
 

@@ -1,6 +1,6 @@
 """Every declared op with FlashInfer's own kernels: eager against every way of compiling it.
 
-    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/gpu_ops.py [--save FILE] [--jobs N] [OP...]
+    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/gpu_ops.py [OPTIONS] [OP...]        # see --help
 
 For each op and each number of rows, FlashInfer's function is called in eager code, twice, for the
 kernel's own spread from run to run; then compiled with fullgraph=True by each backend; then
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ import shim
 from shim.opaque.declare import Op
 from shim.patches.ops import OPS
 from shim.proof.examples import unfit
-from shim.proof.making import on
+from shim.proof.making import arguments_of, on
 
 ROWS = (1, 7, 16, 129)
 BACKENDS = ("eager", "aot_eager", "inductor")
@@ -52,6 +53,11 @@ def tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (tuple, list)):
         return [tensor for item in value for tensor in tensors(item)]
     return []
+
+
+def example(op: Op, function: Callable[..., Any], m: int) -> dict[str, Any]:
+    """Arguments of a call for ``m`` rows; of a method its object, planned anew, is one of them."""
+    return arguments_of(function, op.example(on("cuda"), m), op.also)
 
 
 def outcome(call: Callable[..., Any], op: Op, arguments: Arguments) -> Outcome:
@@ -99,14 +105,14 @@ def try_op(op: Op, function: Callable[..., Any]) -> dict[str, Any]:
     """One row of the table."""
     row: dict[str, Any] = {"op": op.name, "ways": {}}
     try:
-        outcome(function, op, op.example(on("cuda"), 16))
+        outcome(function, op, example(op, function, 16))
         torch.cuda.synchronize()
     except Exception as error:
         row["refused"] = first_line(error)
         return row
 
     def each(call: Callable[..., Any]) -> dict[int, Outcome]:
-        return {m: outcome(call, op, op.example(on("cuda"), m)) for m in ROWS}
+        return {m: outcome(call, op, example(op, function, m)) for m in ROWS}
 
     eager, again = each(function), each(function)
     noise = row["spread"] = max(spread(eager[m], again[m]) for m in ROWS)
@@ -118,7 +124,7 @@ def try_op(op: Op, function: Callable[..., Any]) -> dict[str, Any]:
         except Exception as error:
             row["ways"][backend] = first_line(error)
     try:
-        replayed = {m: replay(op, compiled_for_capture(function), m) for m in ROWS}
+        replayed = {m: replay(op, function, compiled_for_capture(function), m) for m in ROWS}
         row["ways"]["CUDA graph"] = agreement(eager, noise, replayed)
     except Exception as error:
         if op.draws is not None and "random generator" in str(error):
@@ -126,7 +132,7 @@ def try_op(op: Op, function: Callable[..., Any]) -> dict[str, Any]:
             return row
         row["ways"]["CUDA graph"] = first_line(error)
         with contextlib.suppress(Exception):  # the kernel's own host code may refuse a capture
-            replay(op, function, ROWS[0])
+            replay(op, function, function, ROWS[0])
             return row
         row["ways"]["CUDA graph"] = NOT_CAPTURED
     return row
@@ -144,15 +150,15 @@ def step_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def replay(op: Op, call: Callable[..., Any], m: int) -> Outcome:
+def replay(op: Op, function: Callable[..., Any], call: Callable[..., Any], m: int) -> Outcome:
     """Capture a call, restore its inputs, replay it."""
-    arguments = op.example(on("cuda"), m)
+    arguments = example(op, function, m)
     call(**arguments)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         returned = call(**arguments)
-    fresh = op.example(on("cuda"), m)
+    fresh = example(op, function, m)
     for held, new in zip(tensors([*arguments.values()]), tensors([*fresh.values()]), strict=True):
         held.copy_(new)
     graph.replay()
@@ -218,12 +224,16 @@ def try_stack(m: int) -> dict[str, str]:
     return ways
 
 
-def apart(words: list[str]) -> dict[str, Any]:
-    """What this script prints last in a process of its own."""
+def apart(words: list[str], limit: float | None = None) -> dict[str, Any]:
+    """What this script prints last in a process of its own, if it ends within so many seconds."""
     environ = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    child = subprocess.run(
-        [sys.executable, __file__, *words], capture_output=True, text=True, env=environ, check=False
-    )
+    command = [sys.executable, __file__, *words]
+    try:
+        child = subprocess.run(
+            command, capture_output=True, text=True, env=environ, check=False, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        return {"late": f"its kernels were not built within {limit:.0f} s"}
     try:
         answer: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -231,14 +241,18 @@ def apart(words: list[str]) -> dict[str, Any]:
     return answer
 
 
-def one_by_one(ops: list[str], jobs: int) -> list[dict[str, Any]]:
+def one_by_one(ops: list[str], jobs: int, limit: float) -> list[dict[str, Any]]:
     """Try each op in a process of its own, several at once, since kernels take long to build."""
 
     def call(name: str) -> dict[str, Any]:
         start = time.monotonic()
-        answer = apart(["--only", name])
-        died = answer.get("died")
-        row = answer if died is None else {"op": name, "spread": 0.0, "ways": {"process": died}}
+        answer = apart(["--only", name], limit)
+        if "late" in answer:
+            row = {"op": name, "refused": answer["late"], "ways": {}}
+        elif "died" in answer:
+            row = {"op": name, "spread": 0.0, "ways": {"process": answer["died"]}}
+        else:
+            row = answer
         print(f"{time.monotonic() - start:.0f} s: {json.dumps(row)}", flush=True)
         return row
 
@@ -255,8 +269,9 @@ def importable(module: str) -> bool:
 
 
 def live(target: str) -> Callable[..., Any]:
-    module, _, name = target.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
+    """The function, or the method in its class, that a record names."""
+    module, _, path = target.partition(":")
+    function: Callable[..., Any] = operator.attrgetter(path)(import_module(module))
     return function
 
 
@@ -265,9 +280,15 @@ def main() -> int:
     parser.add_argument("ops", nargs="*", metavar="OP")
     parser.add_argument("--save", metavar="FILE")
     parser.add_argument("--jobs", type=int, default=8, metavar="N", help="processes side by side")
+    parser.add_argument(
+        "--limit", type=float, default=600, metavar="S", help="give up on an op after S seconds"
+    )
     parser.add_argument("--only", metavar="OP", help=argparse.SUPPRESS)
     parser.add_argument("--stack", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    for target in [r.target for r in shim.status()]:
+        with contextlib.suppress(Exception):  # parts that are imported when they are called
+            import_module(target.partition(":")[0])
     records = {r.patch: r for r in shim.status() if r.patch in OPS}
     if options.only:
         print(json.dumps(try_op(OPS[options.only], live(records[options.only].target))))
@@ -287,7 +308,7 @@ def main() -> int:
             rows.append({"op": name, "refused": why, "ways": {}})
         else:
             tried.append(name)
-    rows += one_by_one(tried, options.jobs)
+    rows += one_by_one(tried, options.jobs, options.limit)
     stacks = {} if options.ops else apart(["--stack"])
     print(json.dumps({"stack": stacks}), flush=True)
     good = ("equal", "within its own spread", NOT_CAPTURED, DRAWS)

@@ -108,8 +108,9 @@ def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applie
     function = without_disable(original)
     _check_origin(original, finding)
     traits = finding.judgement.row.traits if finding.judgement.row else None
+    released = finding.facts is not None and finding.facts.released
     replacement = finding.patch.build(
-        Site(finding.patch.name, module, function, finding.release, traits, settings)
+        Site(finding.patch.name, module, function, finding.release, released, traits, settings)
     )
     return Applied(module, finding, original, replacement)
 
@@ -124,7 +125,8 @@ def _check_origin(live: Any, finding: Finding) -> None:
     layer, code = live, None
     while layer is not None:
         code = getattr(layer, "__code__", None)
-        allowed = code is None or _within(code.co_filename, package) or _is_torch(code.co_filename)
+        file = "" if code is None else code.co_filename
+        allowed = not file or _within(file, package) or _is_torch(file) or _deprecates(file)
         if original_of(layer) is not None or not allowed:
             raise ForeignFunction(f"{finding.target} has been replaced by {_where(layer)}")
         layer = getattr(layer, "__wrapped__", None)
@@ -155,6 +157,11 @@ def _within(file: str, directory: Path) -> bool:
 
 def _is_torch(file: str) -> bool:
     return _within(file, Path(torch.__file__).parent)  # a layer of torch.compiler.disable
+
+
+def _deprecates(file: str) -> bool:
+    """Whether a layer there is one that upstream itself puts around: it warns, and no more."""
+    return os.path.basename(file) in ("typing_extensions.py", "warnings.py", "_py_warnings.py")
 
 
 def _same_file(one: str, other: os.PathLike[str]) -> bool:

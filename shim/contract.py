@@ -141,6 +141,9 @@ def judge(
     if row is None and installed.release in releases:
         reason = f"release {installed.release} has no such function"
         return Judgement(Verdict.NOT_NEEDED, reason, found, expected, "", None)
+    if row is None and policy == "adapt" and facts is None and _gone(contract, releases):
+        reason = f"there is no such function, as there is none in {releases[-1]} (adapt)"
+        return Judgement(Verdict.NOT_NEEDED, reason, found, expected, "", None)
     if row is None:
         return _judge_unknown(contract, installed, facts, found, expected, policy, refuse)
     if facts is None:
@@ -189,6 +192,11 @@ def _judge_unknown(
     row = fitting[-1]
     reason = f"release {installed.release} is not tested but its signature fits {row.until} (adapt)"
     return Judgement(Verdict.PENDING, reason, found, expected, "", row)
+
+
+def _gone(contract: Contract, releases: tuple[str, ...]) -> bool:
+    """Whether the newest release of the table lacks the function."""
+    return contract.row_for(Version(releases[-1])) is None
 
 
 def _span(releases: tuple[str, ...]) -> str:

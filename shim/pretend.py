@@ -19,6 +19,8 @@ _sym: Any = torch  # sym_min and sym_max have no types
 #: sm_120: the newest architecture that every covered release knows.
 DEFAULT_ARCH = "12.0"
 _PRETENDED_CUDA = "13.0"
+#: How many multiprocessors the cards of an architecture have, by its major number.
+_PROCESSORS = {9: 132, 10: 148, 12: 188}
 
 
 def pretend(arch: str = DEFAULT_ARCH) -> None:
@@ -40,7 +42,7 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         name=f"pretended sm_{capability[0]}{capability[1]}",
         major=capability[0],
         minor=capability[1],
-        multi_processor_count=132,
+        multi_processor_count=_PROCESSORS.get(capability[0], 132),
         total_memory=80 << 30,
         warp_size=32,
         max_threads_per_multi_processor=2048,
@@ -66,6 +68,7 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         "_maybe_exchange_device": lambda device: 0,
         "current_blas_handle": lambda: 0,
         "device": lambda device: contextlib.nullcontext(),
+        "nvtx": types.SimpleNamespace(range=lambda name: contextlib.nullcontext()),
         # The compiler takes device properties for a constant if they are of the type so called.
         "_CudaDeviceProperties": types.SimpleNamespace,
     }
@@ -81,9 +84,9 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
 def _do_without_a_device_guard() -> None:
     """Let indexing, ``contiguous``, ``copy_`` and ``cuda`` work on fake CUDA tensors.
 
-    Without a device there is no device guard for them. Plain slices and whole numbers become the
-    narrow and select that they are, a tensor the index that it is, a contiguous copy the clone
-    that it is; what is on the device stays there; all else is left.
+    Without a device there is no device guard for them. Plain slices, whole numbers and None become
+    the narrow, select and unsqueeze that they are, a tensor the index that it is, a contiguous copy
+    the clone that it is; what is on the device stays there; all else is left.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -106,6 +109,8 @@ def _do_without_a_device_guard() -> None:
                 stop = _sym.sym_min(stop, size)
                 result = result.narrow(dim, start, _sym.sym_max(stop - start, 0))
                 dim += 1
+            elif item is None:
+                result, dim = result.unsqueeze(dim), dim + 1
             else:
                 result = result.select(dim, item)
         return result
@@ -145,4 +150,4 @@ def _is_plain(item: Any) -> bool:
         bounds = (item.start, item.stop)
         plain = (b is None or isinstance(b, int) or not (b < 0) for b in bounds)
         return item.step is None and all(plain)
-    return isinstance(item, int) and not isinstance(item, bool)
+    return item is None or (isinstance(item, int) and not isinstance(item, bool))

@@ -65,6 +65,9 @@ def _partial(
 def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> int:
     """Replace objects by others, by identity, in every loaded module's namespace.
 
+    A ``functools.partial`` there stays the object that it is, whoever else holds it, and applies
+    the other function from now on.
+
     Args:
         pairs: what ``from x import y`` copied around, and what to put there.
         since: name of a module that has just been executed and defines the objects; only it and
@@ -84,6 +87,11 @@ def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> 
             found = table.get(id(value))
             if found is not None:
                 namespace[attribute] = found[1]
+                changed += 1
+            elif type(value) is functools.partial and id(value.func) in table:
+                _, function = table[id(value.func)]
+                state = (function, value.args, value.keywords, vars(value))
+                value.__setstate__(state)  # type: ignore[attr-defined]
                 changed += 1
     return changed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -149,16 +150,25 @@ def _selection(
 ) -> frozenset[str]:
     """``all``, names, ``-name``; names alone select just those, ``-name`` leaves one out."""
     groups = {"all": known, **families, **{name: (name,) for name in known}}
-    words = [word.strip() for word in text.replace(",", " ").split()]
-    unknown = [word for word in words if word.lstrip("-") not in groups]
-    if unknown:
-        complaints.append(
-            f"{PATCHES}={text!r} names {', '.join(unknown)}, which no patch is called; "
-            f"valid are {', '.join(['all', *(families or known)])} and the names that "
-            "`flashinfer-shim coverage` lists, each with - in front to leave it out"
-        )
+    by_word = {name.lower(): members for name, members in groups.items()}
+    # A minus belongs to the name behind it, with a space between or without.
+    words = re.findall(r"-\s*[^\s,]+|[^\s,]+", text)
     wanted: set[str] = set()
     unwanted: set[str] = set()
+    unknown: list[str] = []
     for word in words:
-        (unwanted if word.startswith("-") else wanted).update(groups.get(word.lstrip("-"), ()))
+        leaves_out = word.startswith("-")
+        members = by_word.get(word[leaves_out:].strip().lower())
+        if members is None:
+            unknown.append(word)
+        else:
+            (unwanted if leaves_out else wanted).update(members)
+    if unknown:
+        complaints.append(
+            f"{PATCHES}={text!r} names {', '.join(unknown)}, which no patch is called; expected "
+            f"are {', '.join(['all', *(families or known)])} and the names that "
+            "`flashinfer-shim coverage` lists, commas between, each with one - in front to leave "
+            f"it out: correct or remove {'it' if len(unknown) == 1 else 'them'}, "
+            f"{'the rest is' if wanted | unwanted else 'all patches are'} in force"
+        )
     return frozenset((wanted or set(known)) - unwanted)

@@ -45,6 +45,9 @@ LAYOUTS = (
 #: Releases in which functions take other paths where those packages are installed.
 WITH_PACKAGES = ("0.6.3", "0.6.13", "0.6.18.post1", "0.7.4")
 
+#: Releases of which ``flashinfer.comm`` cannot be imported without those packages.
+NO_COMM_WITHOUT = ("0.6.11.post3", "0.6.13")
+
 #: Releases on which ops are tried that only some other card has.
 ENDS = ("0.6.13", "0.7.4")
 
@@ -90,7 +93,7 @@ class World:
         }
         found = {name: row for name, row in rows.items() if row is not None}
         if not self.packages:
-            found = {n: row for n, row in found.items() if not _needs_packages(n, row.module)}
+            found = {n: row for n, row in found.items() if not self._needs_packages(n, row.module)}
         return {name: self._plan(name, row) for name, row in found.items()}
 
     def _plan(self, op: str, row: Row) -> Plan:
@@ -107,15 +110,16 @@ class World:
             every=1 if changed else 3,
             outputs=changed,
             opcheck=place in (0, len(tried) - 1)
-            and (not self.packages or _needs_packages(op, row.module)),
+            and (not self.packages or self._needs_packages(op, row.module)),
         )
 
-
-def _needs_packages(op: str, module: str) -> bool:
-    """Whether a package of NVIDIA's has to be there for the call, or for its module's import."""
-    return bool({"cutlass", "cuda.tile"} & {*OPS[op].requires}) or module.startswith(
-        "flashinfer.cute_dsl."
-    )
+    def _needs_packages(self, op: str, module: str) -> bool:
+        """Whether a package of NVIDIA's has to be there for a call, or its module's import."""
+        if module.startswith("flashinfer.comm.") and self.release in NO_COMM_WITHOUT:
+            return True
+        return bool({"cutlass", "cuda.tile"} & {*OPS[op].requires}) or module.startswith(
+            "flashinfer.cute_dsl."
+        )
 
 
 def _row(op: str, release: str) -> Row | None:
@@ -140,7 +144,7 @@ WORLDS = tuple(
     or str(world)
     in (
         *("0.5.0", "0.6.3", "0.6.13+cute", "0.6.18.post1+cute", "0.7.4"),
-        *("0.7.4-sm9.0a", "0.7.4-sm12.0f"),
+        *("0.7.4-sm9.0a", "0.7.4-sm12.0f", "0.7.4+cute-sm12.0f"),
     )
 )
 

@@ -13,10 +13,12 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -26,18 +28,25 @@ from ops_making import tensors_of
 from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from shim.opaque.declare import Op
 from shim.patches.ops import OPS
 
 #: What ``pretend`` is told, from what FlashInfer is: ``10.0`` of ``10.0a``.
 ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 
-#: Functions of upstream that write the sources of a module, or fetch its cubins.
-MAKERS = re.compile(r"gen_\w+|load_\w+_module|setup_cubin_loader|m_grouped_\w+_sm\w+")
+#: Functions of upstream that write the sources of a module, fetch its cubins, or launch a kernel
+#: by the addresses of its tensors.
+MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|(m_grouped|grouped_gemm)_\w+_sm\w+")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
-TRITON_KERNELS = ("flashinfer.triton.page",)
-#: Such of which only packages that have been imported are asked.
-LATE_KERNELS = ("flashinfer.fused_moe.cute_dsl.blackwell_sm12x.triton_compact",)
+TRITON_KERNELS = ("flashinfer.triton.gemm", "flashinfer.triton.page", "flashinfer.triton.ulysses")
+#: Such of which some need NVIDIA's packages, and some are not in every release.
+LATE_KERNELS = (
+    "flashinfer.jit.bgmv_moe",
+    "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
+    "flashinfer.fused_moe.cute_dsl.blackwell_sm12x.triton_compact",
+    "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
+)
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -81,6 +90,8 @@ class Kernel(oracle.Stub):
             return Kernel("object")  # of the module's, with kernels of its own
         if "workspace_size" in self.__name__:
             return 0
+        if self.__name__ == "cdiv":  # of Triton, called on the host too
+            return -(-args[0] // args[1])
         # A compiled kernel may be given pointers alone.
         if self.__name__ != "compiled" and not tensors_of([*args, *options.values()]):
             return Kernel("part")  # a step on the way to a kernel
@@ -127,7 +138,7 @@ class OnTheDevice(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _ANSWERED:
-            return _ANSWERED[func](*args)
+            return _ANSWERED[func](*args, **(kwargs or {}))
         named = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         result = func(*map(_on_cpu, args), **named)
         if Kernel.writing and func in _UNWRITTEN and not isinstance(result, FakeTensor):
@@ -161,21 +172,39 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 
 
 def answer_for_the_machine() -> None:
-    """Where cuda.tile is installed, say that its compiler, which comes with CUDA, is there too."""
+    """Say what is there beside FlashInfer's Python, and what is not.
+
+    CUDA's runtime library is, and the compiler of cuda.tile where that is installed. The list of
+    Cake's kernels lies among C++ sources, which our trees lack: it is empty.
+    """
+    with contextlib.suppress(ModuleNotFoundError), _triton():
+        _import_comm()
+    with contextlib.suppress(ModuleNotFoundError):
+        cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
+        cake._manifest = functools.cache(lambda: {"variants": []})
     if _is_installed("cuda.tile"):
         _answer("is_cuda_tile_available", lambda *args, **options: True)
 
 
-def install() -> None:
-    """Replace the launchers in all of FlashInfer, which has been imported."""
+def install(modules: Collection[str] = ()) -> None:
+    """Replace the launchers in all of FlashInfer, which has been imported.
+
+    Args:
+        modules: whose functions will be called, with what those import then.
+    """
     core: Any = importlib.import_module("flashinfer.jit.core")
     core.JitSpec.build_and_load = lambda *args, **options: Kernel("module")
     for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
         if _is_installed(package):
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
+    if _is_installed("cuda.tile"):
+        tune: Any = importlib.import_module("cuda.tile.tune")
+        tune.exhaustive_search = _fastest
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
-    _import_triton_kernels()
+    torch.cuda.is_current_stream_capturing = _is_not_capturing
+    late = itertools.chain(*map(_late_imports, modules))
+    _import_late([*TRITON_KERNELS, *LATE_KERNELS, *late])
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
     cuda: Any = torch.cuda
@@ -183,20 +212,106 @@ def install() -> None:
     cuda.stream = lambda stream: contextlib.nullcontext()
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
+        "_RAW_STREAM": lambda index: 0,
+        "_CAPTURING": lambda: False,
+        "_use_raw_stream": lambda *args: contextlib.nullcontext(),
+        "_STREAM_CONTEXT": lambda *args: contextlib.nullcontext(),
+        "cluster_capacity": lambda *args: 74,
+        "_control_words": lambda *args, **options: (None, None),
+        "_CURRENT_DEVICE": lambda: 0,
+        "_front_resident_clusters": lambda index, arch, size: 74,
+        **{
+            f"load_cake_{program}_module": lambda *args: Kernel("module")
+            for program in ("kimi_k3_latent_moe", "kimi_k3_tp12_tail", "megamoe_topk_reduce")
+        },
+        **dict.fromkeys(
+            ("get_num_sm", "get_device_sm_count", "device_sm_count"),
+            lambda device: torch.cuda.get_device_properties(device).multi_processor_count,
+        ),
         "get_compute_capability": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
         "compact_topk_ids": lambda *args: Kernel("compact_topk_ids")(*args),
+        "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),
+        "exhaustive_search": _fastest,
+        "_current_stream_capturing": _is_not_capturing,
+        "launch_dense_gemm": lambda *args, **options: Kernel("launch")(*args, **options),
+        # As upstream's are, by which the shadow knows them.
+        "get_cute_dsl_compiled_masked_gemm_kernel": functools.cache(_masked_gemm),
+        "cake_quant_lora_launcher": functools.cache(lambda *args: Kernel("launcher")),
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
             for made in filter(MAKERS.fullmatch, list(vars(module))):
                 if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
+            if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
+                load = functools.cache(lambda *args: Kernel("module"))  # of Cake
+                load.__module__ = name  # the shadow takes it for upstream's
+                vars(module)["load"] = load
     for asked, answer in answers.items():
         _answer(asked, answer)
     _run_no_pipelines()
     _do_without_sources()
+    with contextlib.suppress(ImportError):  # older releases have no programs
+        programs: Any = importlib.import_module("flashinfer.jit.cake_program")
+        programs._load = functools.cache(lambda program, target: Kernel("module"))
+    _plan_with_cudnn()
+    _sample_with_cake()
+
+
+def _plan_with_cudnn() -> None:
+    """Let cuDNN, which is not here, plan grouped products."""
+    try:
+        core: Any = importlib.import_module("flashinfer.grouped_mm.cudnn.core")
+    except ImportError:
+        return
+    core.cudnn = Kernel("cudnn")
+    for asked in ("_check_cudnn_version", "_get_handle", "_to_cudnn_dtype"):
+        _answer(asked, lambda *args: None)
+    for asked in ("grouped_gemm", "block_scale_grouped_gemm"):
+        asked = f"_build_cudnn_moe_{asked}_graph"
+        # Beside a graph and the size of its workspace some releases return the numbers of plans.
+        plans = ((),) if "plan_indices" in inspect.getsource(getattr(core, asked)) else ()
+        planned = (Kernel("graph"), 0, *plans)
+        _answer(asked, lambda *args, planned=planned, **options: planned)
+
+
+def _sample_with_cake() -> None:
+    """Let flashinfer.cake_sampling choose without the file that tells of its kernels."""
+    try:
+        cake = importlib.import_module("flashinfer.cake_sampling")
+    except ImportError:
+        return
+    names = ("cluster", "ept", "stream", "threads", "items", "launch_flags", "one_launch")
+    plan = SimpleNamespace(**dict.fromkeys((*names, "stage23_flags"), 1))
+    for asked, answer in {
+        "cake_sampling_route": lambda *args: "pipeline",
+        "_slab": lambda: 1024,
+        "_launch_plan": lambda *args: plan,
+        "_slab_plan": lambda *args: (1, 1, False, 0),
+        "load_cake_sampling_module": lambda: Kernel("module"),
+    }.items():
+        setattr(cake, asked, answer)
+
+
+def _is_not_capturing() -> bool:
+    return False
+
+
+def _fastest(configs: Sequence[Any], *args: Any, **options: Any) -> SimpleNamespace:
+    """What cuda.tile's search finds among ``configs`` where nothing can be timed: the first."""
+    return SimpleNamespace(best=SimpleNamespace(config=configs[0]))
+
+
+def _masked_gemm(**options: Any) -> Callable[..., torch.Tensor]:
+    """The launcher that CuTe DSL's masked product has, without asking the card for its size."""
+
+    def launch(c_tensor_gpu: torch.Tensor, **tensors: Any) -> torch.Tensor:
+        Kernel("compiled")(c_tensor_gpu, **tensors)
+        return c_tensor_gpu
+
+    return launch
 
 
 def _run_no_pipelines() -> None:
@@ -211,13 +326,12 @@ def _maker(name: str, module: str) -> Callable[..., Any]:
     def maker(*args: Any, **options: Any) -> Any:
         if name.startswith("gen_"):
             return SimpleNamespace(
+                name=name,
                 build_and_load=lambda *args, **options: Kernel("module"),
                 get_library_path=lambda: "",
                 get_library_paths=lambda: (),
             )
-        if name.startswith("load_"):
-            return Kernel("module")
-        return Kernel(name)(*args, **options) if name.startswith("m_grouped_") else None
+        return Kernel(name)(*args, **options) if "grouped_" in name else None
 
     maker.__module__ = module  # the shadow takes it for upstream's
     return maker
@@ -249,22 +363,38 @@ def imported(name: str) -> ModuleType:
     try:
         importlib.import_module(package)
     except ModuleNotFoundError:
-        with _a_triton():
+        with _triton():
             importlib.import_module(package)
     return importlib.import_module(name)
 
 
-def _import_triton_kernels() -> None:
-    """Import what upstream imports when it is called."""
-    with _a_triton():
-        late = [name for name in LATE_KERNELS if name.rpartition(".")[0] in sys.modules]
-        for module in (*TRITON_KERNELS, *late):
-            importlib.import_module(module)
+def _import_comm() -> None:
+    """Import ``flashinfer.comm``, in which many releases look for what no CPU has.
+
+    One of them wants cuda.tile too, and has no functions there for whom is without.
+    """
+    try:
+        importlib.import_module("flashinfer.comm")
+    except AssertionError:
+        # It looks for CUDA's runtime library among those that the process has loaded.
+        library: Any = ModuleType("flashinfer.comm.cuda_ipc")
+        for name in ("cudart", "CudaRTLibrary", "create_shared_buffer", "free_shared_buffer"):
+            setattr(library, name, Kernel(name))
+        sys.modules[library.__name__] = library
+        importlib.import_module("flashinfer.comm")
+
+
+def _import_late(modules: Iterable[str]) -> None:
+    """Import what upstream imports when it is called, where a release has it."""
+    with _triton():
+        for module in modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
 
 
 @contextlib.contextmanager
-def _a_triton() -> Iterator[None]:
-    """Within it Triton can be imported; torch is not to find it."""
+def _triton() -> Iterator[None]:
+    """Within it Triton can be imported; torch is not to find one."""
     finder = TritonFinder()
     sys.meta_path.append(finder)
     try:
@@ -273,6 +403,18 @@ def _a_triton() -> Iterator[None]:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
             del sys.modules[name]
+
+
+def _late_imports(module: str) -> Iterator[str]:
+    """The experimental modules of FlashInfer that functions of ``module`` import."""
+    loaded = sys.modules[module]
+    for function in ast.walk(ast.parse(inspect.getsource(loaded))):
+        for node in ast.walk(function) if isinstance(function, ast.FunctionDef) else ():
+            if isinstance(node, ast.ImportFrom) and "experimental" in (node.module or ""):
+                name = "." * node.level + (node.module or "")
+                package = importlib.util.resolve_name(name, loaded.__package__)
+                yield package
+                yield from (f"{package}.{alias.name}" for alias in node.names)
 
 
 def _is_installed(module: str) -> bool:
@@ -292,13 +434,13 @@ def _answer(asked: str, answer: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def writing() -> Iterator[None]:
-    """Within it kernels write a constant, and what nobody has written holds zeros."""
-    Kernel.writing = True
+def writing(do: bool = True) -> Iterator[None]:
+    """Within it kernels write a constant, and what nobody has written holds zeros; or neither."""
+    before, Kernel.writing = Kernel.writing, do
     try:
         yield
     finally:
-        Kernel.writing = False
+        Kernel.writing = before
 
 
 def _written(frame: FrameType | None) -> list[torch.Tensor]:
@@ -312,13 +454,20 @@ def _written(frame: FrameType | None) -> list[torch.Tensor]:
     while frame is not None:
         code = frame.f_code
         if frame.f_globals.get("__name__", "").partition(".")[0] == "flashinfer":
-            op = OPS.get(code.co_name)
+            op = _op(code.co_name, frame.f_globals["__name__"])
             declared = (*op.mutates, *filter(None, op.out)) if op else ()
             names = _registrations(code.co_filename).get(code.co_firstlineno, declared)
             for name in names:
                 found += tensors_of(frame.f_locals.get(name))
         frame = frame.f_back
     return found
+
+
+@functools.cache
+def _op(function: str, module: str) -> Op | None:
+    """The op of a function; of those that share its name the one for its module, if any."""
+    named = [op for op in OPS.values() if op.path == function and fnmatchcase(module, op.module)]
+    return named[0] if named else OPS.get(function)
 
 
 @functools.cache

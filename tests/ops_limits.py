@@ -17,10 +17,12 @@ _TURNS = "test_real_and_traced_calls_do_not_disturb_each_other"
 _WRITES = "test_what_it_writes_into_is_seen_by_compiler_and_caller"
 _OPCHECK = "test_opcheck_passes"
 
-_FOURTH = "it takes a fourth graph, for one more size"
 _GREATEST = "no rows: torch refuses the greatest of nothing with data, and not without"
 _HOST = "upstream reads scales on the host, which tensors without data do not have"
 _RULE = "its fake, a rule, refuses no dtype; upstream does when the graph runs"
+_ADDRESSES = "upstream refuses addresses, which tensors without data do not have"
+_UNTOLD = "upstream does not say that it writes into its output"
+_COPIED = "its output is a copy of what the kernel was to write"
 _FLOAT4 = "torch fills no FP4 tensors on the CPU"
 _FLOAT8 = "torch compares no FP8 tensors on the CPU"
 _PADDED = "what no kernel writes, as padding, is compared too"
@@ -29,6 +31,7 @@ _UNCOUNTED = "the stand-in for its kernel is not counted"
 _COPIED = "what its kernel writes is an accumulator, which is copied over its output"
 _MASK = "without us the compiler fails over a mask, before it meets what it cannot take"
 _IN_PARTS = "it writes into parts of a tuple, which the stand-in for its kernel does not see"
+_NO_KERNEL = "it is plain torch, and no kernel of FlashInfer's is there to count"
 
 #: What refuses more when the graph runs than while it is traced: layouts that pipelines of kernels
 #: check, which are left out in shadow.
@@ -43,7 +46,6 @@ LATE = frozenset(
 )
 
 LIMITS: Mapping[tuple[str, str], str] = {
-    (_GRAPHS, "nvfp4_kv_dequantize_paged"): _FOURTH,
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
     (_FAKE, "mxfp4_quantize"): _GREATEST,
     **{
@@ -51,6 +53,8 @@ LIMITS: Mapping[tuple[str, str], str] = {
         for test in (_EXAMPLE, _FAKE, _TURNS)
     },
     (_FAKE, "fused_rmsnorm_silu"): _RULE,
+    (_FAKE, "mm_bf16_fp4"): _ADDRESSES,
+    (_WRITES, "masked_bmm"): _COPIED,
     **{
         (test, op): _FLOAT4
         for test in (_FAKE, _WRITES, _OPCHECK)
@@ -59,17 +63,22 @@ LIMITS: Mapping[tuple[str, str], str] = {
     **{
         (_OPCHECK, op): _FLOAT8
         for op in (
-            "alphamoe_nvfp4_aligned_moe",
-            "alphamoe_nvfp4_routed_moe",
-            "cute_dsl_fused_moe_mxfp8_mxfp4",
+            "cake_fused_qk_rmsnorm_rope_quantize_fp8_append_paged_kv_cache",
+            "fp8_linear",
+            "fp8_linear_swiglu",
+            "fp8_qkv_qknorm_rope",
+            "group_gemm_fp8_nt_groupwise_contiguous",
+            "grouped_mm_fp4",
+            "grouped_mm_fp8",
+            "grouped_mm_mxfp8",
+            "mm_fp8_lora",
+            "ragged_block_scaled_bmm",
             "mla_rope_quantize_fp8",
             "rope_quantize_fp8",
             "rope_quantize_fp8_append_paged_kv_cache",
             "nvfp4_quantize_append_paged_kv_cache",
             "nvfp4_quantize_append_paged_kv_cache_with_slot_mapping",
             "nvfp4_quantize_append_paged_mla_kv_cache",
-            "trtllm_fp8_per_channel_scale_moe",
-            "trtllm_fp8_per_channel_scale_routed_moe",
         )
     },
     **{
@@ -101,6 +110,15 @@ LIMITS: Mapping[tuple[str, str], str] = {
     },
     (_WRITES, "rope_quantize_fp8_append_paged_kv_cache"): _IN_PARTS,
     (_WRITES, "alphamoe_nvfp4_aligned_moe"): _COPIED,
+    **{
+        (_WRITES, f"prims_ts_{op}_scale_moe"): _UNTOLD
+        for op in ("fp8_block", "fp8_per_tensor", "fp4_block")
+    },
     (_WRITES, "alphamoe_nvfp4_routed_moe"): _COPIED,
     (_PREMISE, "bgmv_moe_gemm2_lora_delta"): _MASK,
+    (_TURNS, "mhc_fused_post_pre"): "on the card of the tests it is plain torch",
+    **{
+        (_TURNS, f"qwen_3_{op}_tables"): _NO_KERNEL
+        for op in ("5_block_rope", "8_block_rope", "8_block_rope_position")
+    },
 }

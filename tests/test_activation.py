@@ -12,6 +12,7 @@ from conftest import RunChild
 from shim.patches import NAMES
 
 TESTS = Path(__file__).parent
+PARTIAL = "single_prefill_with_kv_cache_return_lse"
 
 LATE = f"""
     import functools, json, sys
@@ -101,6 +102,35 @@ def test_a_late_activation_makes_ops_of_every_family(run_child: RunChild) -> Non
     )
     norm, gated = ["flashinfer_shim.rmsnorm"], ["flashinfer_shim.silu_and_mul"]
     assert run_child(code, release="0.6.3").json == [norm, norm, gated, gated]
+
+
+def test_a_partial_of_a_function_is_an_op_too(run_child: RunChild) -> None:
+    code = f"""
+        import json, sys
+        sys.path.append({str(TESTS)!r})
+        from child_side import *
+        pretend()
+        import flashinfer, shim, torch
+        from flashinfer import prefill
+
+        ours, partial = [prefill.single_prefill_with_kv_cache], flashinfer.{PARTIAL}
+
+        def ops():
+            torch._dynamo.reset()
+            counting = Counting()
+            with fake_cuda():
+                q = torch.empty(33, 2, 128, dtype=torch.bfloat16, device="cuda")
+                found = torch.compile(partial, fullgraph=True, backend=counting)(q, q, q)
+            return [len(found), counting.ops()[0][0].rpartition(".")[0]]
+
+        answers = [partial is prefill.{PARTIAL}, partial.func is ours[0], partial.keywords, ops()]
+        shim.deactivate()
+        back = partial.func is prefill.single_prefill_with_kv_cache is not ours[0]
+        print(json.dumps([*answers, partial is flashinfer.{PARTIAL}, back]))
+    """
+    found = run_child(code, release="0.6.3").json
+    op = "flashinfer_shim.single_prefill_with_kv_cache"
+    assert found == [True, True, {"return_lse": True}, [2, op], True, True]
 
 
 def test_an_early_activation_waits_for_the_import(run_child: RunChild) -> None:

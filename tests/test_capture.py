@@ -24,41 +24,147 @@ PRELUDE = f"""
 """
 
 
-def test_a_first_call_inside_a_capture_is_refused_before_the_stream_is_touched(
-    run_child: RunChild,
-) -> None:
-    code = (
-        PRELUDE
-        + """
+TOY = """
+import functools
+
+import torch
+from flashinfer.autotuner import AutoTuner, TuningConfig
+
+LOADED = []
+
+@functools.cache
+def get_toy_module():
+    LOADED.append("module")
+    return lambda *args: None
+
+@functools.lru_cache(maxsize=4)
+def _get_compiled_toy_kernel(hidden, *, dtype):
+    LOADED.append(hidden)
+    return lambda *args: None
+
+@functools.cache
+def _get_compiled_special_kernel(kind):
+    raise AssertionError("no call of the test wants it")
+
+class Runner:
+    def __call__(self, inputs, tactic=-1):
+        _get_compiled_toy_kernel(inputs[0].shape[0], dtype=None)(inputs[0])
+
+def scale(x: torch.Tensor, special: bool = False) -> torch.Tensor:
+    get_toy_module()(x)
+    _get_compiled_toy_kernel(x.shape[-1], dtype=x.dtype)(x)
+    if special:
+        _get_compiled_special_kernel("special")(x)
+    return torch.empty_like(x)
+
+def write(x: torch.Tensor) -> None:
+    get_toy_module()(x)
+
+def tune(x: torch.Tensor) -> torch.Tensor:
+    runner, tactic = AutoTuner.get().choose_one("toy", [Runner()], TuningConfig(), [x])
+    runner([x], tactic=tactic)
+    return torch.empty_like(x)
+
+class Wrapper:
+    def plan(self, dtype):
+        self._dtype = dtype
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        _get_compiled_toy_kernel(x.shape[-1], dtype=self._dtype)(x)
+        return torch.empty_like(x)
+"""
+
+GUARD = (
+    PRELUDE
+    + """
+    import types
+    from shim.opaque import method
+    from shim.opaque.op import Op, build
+
+    toy = sys.modules["flashinfer.toy"] = types.ModuleType("flashinfer.toy")
+    exec(compile(TOY, "toy.py", "exec"), vars(toy))
     class OnGpu(torch.Tensor):
         is_cuda = True
-    tensor = torch.zeros(1).as_subclass(OnGpu)
-    capturing = True
-    torch.cuda.is_current_stream_capturing = lambda: capturing
-    getter = functools.cache(lambda architecture: "module")
-    kernels = Kernels("fp4_quantize", preload=True)
-    kernels.will_load([Loaded(getter, ("120",), ())])
-    before = lambda tensor: error_of(lambda: kernels.before_run({"input": tensor}))
-    refused, cpu = before(tensor), before(torch.zeros(1))
+        __torch_function__ = torch._C._disabled_torch_function_impl
+    on_gpu = lambda *size, dtype=torch.float32: torch.zeros(size, dtype=dtype).as_subclass(OnGpu)
     capturing = False
-    outside = before(tensor)
-    capturing = True
-    getter("120")
-    warm = before(tensor)
-    getter.cache_clear()
-    kernels.after_run({"input": torch.zeros(1)})
-    still = before(tensor)
-    kernels.after_run({"input": tensor})
-    ran = before(tensor)
-    print(json.dumps([refused, cpu, outside, warm, still == refused, ran]))
+    torch.cuda.is_current_stream_capturing = lambda: capturing
+    for name, declared in dict(scale={}, write=dict(returns="()"), tune={}).items():
+        declaration = Op(name, lambda make, m: {}, **declared)
+        build(declaration, getattr(toy, name), release="1.0", preload=False)
+    ops = torch.ops.flashinfer_shim
+    one = lambda name: next(getattr(getattr(ops, name), o) for o in getattr(ops, name).overloads())
+    scale, write, tune = map(one, ("scale", "write", "tune"))
+
+    def captured(call):
+        global capturing
+        capturing, before = True, list(toy.LOADED)
+        try:
+            error = error_of(call)
+        finally:
+            capturing = False
+        return error and error[1], toy.LOADED == before
+
+    answers = {}
+    x, wide, half = on_gpu(4, 8), on_gpu(4, 16), on_gpu(4, 8, dtype=torch.float16)
+    answers["nothing is loaded"] = captured(lambda: scale(x))
+    answers["whose fake nobody asked for"] = captured(lambda: write(x))
+    answers["outside"] = error_of(lambda: scale(x))
+    answers["loaded"] = captured(lambda: scale(x))
+    answers["of another size"] = captured(lambda: scale(wide))
+    answers["of another dtype"] = captured(lambda: scale(half))
+    answers["of another kind"] = captured(lambda: scale(x, True))
+    toy._get_compiled_toy_kernel(16, dtype=torch.float32)
+    answers["by eager code"] = captured(lambda: scale(wide))
+    toy.get_toy_module.cache_clear()
+    answers["no longer"] = captured(lambda: scale(x))
+    answers["on the CPU"] = captured(lambda: write(torch.zeros(4, 8)))
+    answers["first runner"] = captured(lambda: tune(x))
+    toy.AutoTuner.get().profiling_cache["some"] = "record"
+    # It runs then, and whatever it wants it loads.
+    answers["some runner"] = captured(lambda: tune(x))
+
+    declaration = Op("Wrapper.run", lambda make, m: {}, state=("_dtype",))
+    method.build(declaration, toy.Wrapper, toy.Wrapper.run, release="1.0", preload=False)
+    run = one("Wrapper_run")
+    wrapper, other = toy.Wrapper(), toy.Wrapper()
+    for made, dtype in ((wrapper, torch.float32), (other, torch.int8)):
+        made.plan(dtype)
+        method.give_handle(made)
+    handle = lambda made: getattr(made, method.HANDLE)
+    answers["of a method"] = [
+        captured(lambda: run(handle(made), "", x)) for made in (wrapper, other)]
+    print(json.dumps(answers))
     """
-    )
-    refused, cpu, outside, warm, still_refused, ran = run_child(code, release="0.6.3").json
-    assert refused is not None
-    assert "inside a CUDA graph capture" in refused[1]
-    assert "call fp4_quantize once on any small tensor before capturing" in refused[1]
-    assert (cpu, outside, warm, ran) == (None, None, None, None)
-    assert still_refused
+)
+
+
+def test_a_call_that_would_load_a_kernel_inside_a_capture_is_refused_and_no_other(
+    run_child: RunChild,
+) -> None:
+    answers = run_child(GUARD.replace("TOY", repr(TOY)), release="0.6.3").json
+    fine = [None, True]
+
+    def wants(answer: list[object], kernel: str) -> bool:
+        text, untouched = answer
+        return untouched is True and f"wants one ({kernel})" in str(text)
+
+    assert wants(answers["nothing is loaded"], "get_toy_module()")
+    assert "call scale once with such arguments" in answers["nothing is loaded"][0]
+    assert answers["outside"] is None
+    assert wants(answers["whose fake nobody asked for"], "get_toy_module()")
+    assert answers["loaded"] == fine
+    assert wants(answers["of another size"], "_get_compiled_toy_kernel(16, dtype=torch.float32)")
+    assert wants(answers["of another dtype"], "_get_compiled_toy_kernel(8, dtype=torch.float16)")
+    assert wants(answers["of another kind"], "_get_compiled_special_kernel('special')")
+    assert answers["by eager code"] == fine
+    assert wants(answers["no longer"], "get_toy_module()")
+    assert answers["on the CPU"] == [None, False]
+    assert wants(answers["first runner"], "_get_compiled_toy_kernel(4, dtype=None)")
+    assert answers["some runner"] == [None, False]
+    planned, other = answers["of a method"]
+    assert planned == fine
+    assert wants(other, "_get_compiled_toy_kernel(8, dtype=torch.int8)")
 
 
 FAKES = (

@@ -162,9 +162,11 @@ exported = [
     if not name.startswith("_") and made_here(vars(module).get(name))
 ]
 
+import ops_kernels
 from shim.patches.ops import TRACES
 from shim.proof.making import fake
 
+ops_kernels.answer_for_the_machine()
 examples = {{each.name: each.example for traces in TRACES.values() for each in traces}}
 traced = {{}}
 for defined in {traced!r}:
@@ -253,9 +255,10 @@ def test_methods_are_functions_and_classes_are_not(run_child: RunChild) -> None:
     assert report["totals"]["functions"] == 2
 
 
-def test_a_partial_is_a_function(run_child: RunChild) -> None:
+def test_a_partial_is_another_name_of_the_function_in_it(run_child: RunChild) -> None:
     report = ask(run_child, "single_prefill_with_kv_cache_return_lse", release="0.6.3")
-    assert [each["family"] for each in report["functions"]] == ["attention"]
+    names = [(each["name"], each["status"]) for each in report["functions"]]
+    assert names == [("single_prefill_with_kv_cache", "covered")]
 
 
 # Covered or not
@@ -323,6 +326,10 @@ FORWARD = (
 @pytest.mark.parametrize("name", FORWARD)
 def test_what_a_forward_calls_is_not_set_apart(name: str) -> None:
     assert apart(Definition("flashinfer.anything", name)) == ""
+
+
+def test_a_launch_is_not_set_apart_by_its_module() -> None:
+    assert apart(Definition("flashinfer.jit.anything", "run_anything")) == ""
 
 
 @pytest.mark.parametrize(
@@ -440,7 +447,18 @@ def test_asked_for_some_it_tells_of_each(run_child: RunChild) -> None:
     assert any(line.startswith("segment_packbits: not covered, its output") for line in lines), (
         child
     )
-    assert lines[-1] == "This FlashInfer has no public function or class called nothing.", child
+    assert child.stderr.startswith(
+        "flashinfer-shim coverage: this FlashInfer has no public function, class or family called "
+        "nothing; "
+    ), child
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_names_that_nothing_has_are_wrong_usage(run_child: RunChild, options: list[str]) -> None:
+    args = ["-m", "shim", "coverage", *options, "nothing", "nobody*"]
+    child = run_child(None, args=args, release="0.6.3")
+    assert (child.returncode, child.stdout) == (2, ""), child
+    assert "called nothing, nobody*; without names, all are listed" in child.stderr
 
 
 def keys(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -147,11 +147,22 @@ ENGINE = f"""
     answers["graphs of generators"] = len(counted.graphs)
     answers["of another process"] = error_of(lambda: handles.object_of(1))
 
+    from torch._inductor import config
+
+    def overloads(name):
+        packet = getattr(torch.ops.flashinfer_shim, name)
+        return [getattr(packet, overload) for overload in packet.overloads()]
+    answers["outside of a CUDA graph of Inductor's"] = {{
+        name: [(op.name() in config.custom_should_partition_ops,
+                torch.Tag.cudagraph_unsafe in op.tags) for op in overloads(name)]
+        for name in ("draw", "draw_seeded", "plain")}}
+
     class Capturing(Kernels):
         def before_run(self, arguments):
             return True
 
-    captured = op("captured", Capturing("captured", preload=False), **declared)
+    always = Capturing("captured", preload=False, needs=lambda arguments: ())
+    captured = op("captured", always, **declared)
     answers["captured"] = error_of(lambda: run(lambda x: captured(x, 0.9), x))
     answers["captured, seeded"] = agrees(lambda x: captured(x, 0.9, seed=3, offset=4), x)
 
@@ -222,6 +233,15 @@ def test_a_cuda_graph_does_not_freeze_a_draw(answers: Any) -> None:
     assert kind == "RuntimeError"
     assert "give seed and offset as tensors" in text
     assert answers["captured, seeded"] == [True] * 4
+
+
+def test_inductor_draws_outside_of_its_own_cuda_graphs(answers: Any) -> None:
+    # The tag is what Inductor asks for, and of an op with an effect it does not find it.
+    assert answers["outside of a CUDA graph of Inductor's"] == {
+        "draw": [[True, True]],
+        "draw_seeded": [[False, False]],
+        "plain": [[False, False]],
+    }
 
 
 def test_it_exports(answers: Any) -> None:

@@ -86,6 +86,13 @@ def untold(x, factor, level=Level.LOW, rounded=False, fast=None,
     return (x.round() if rounded else x + 0.5).to(dtype)
 
 
+def typed(x: torch.Tensor, rows: int, factor: float = 2.0, *, name: str = "a",
+          negate: bool = False, level: Level = Level.LOW, limit: Optional[int] = None):
+    CALLS.append((rows, factor, negate, level, limit))
+    x = x[:rows] * factor * int(level)
+    return -x if negate else x
+
+
 def unpack(packed: Packed, out: torch.Tensor) -> torch.Tensor:
     out[:packed.rows].copy_(packed.values[:packed.rows])
     return out
@@ -149,7 +156,9 @@ ENGINE = f"""
     def into(x, out):
         returned = scale(x, 2.0, out=out)
         return out + returned
-    answers["an output given"] = agrees(into, x, torch.zeros(4, 3))
+    answers["an output given"] = [
+        agrees(into, x, torch.zeros(4, 3)),
+        agrees(lambda x, wide: into(x, wide[:, :3]) + wide[:, 1:], x, torch.zeros(4, 4))]
     out = torch.zeros(4, 3)
     answers["it is returned"] = compiled(lambda x, o: scale(x, 2.0, out=o), x, out) is out
 
@@ -199,6 +208,36 @@ ENGINE = f"""
     returned = compiled(unpack, packed, out)
     answers["a named tuple"] = [returned is out, out.sum().item()]
     answers["not that named tuple"] = error_of(lambda: compiled(unpack, (x, 2), out))
+
+    typed = op("typed")
+    def both(*args, **kwargs):
+        # Eager and compiled: what arrives, or the error.
+        def called(call):
+            toy.CALLS.clear()
+            error = error_of(call)
+            return error or [str(value) for value in toy.CALLS[-1]]
+        return (called(lambda: typed(*args, **kwargs)),
+                called(lambda: compiled(lambda *args: typed(*args, **kwargs), *args)))
+    for name, args, kwargs in (
+        ("missing", (x,), {{}}),
+        ("missing a tensor", (), dict(rows=1)),
+        ("unexpected", (x, 2), dict(epsilon=1)),
+        ("twice", (x, 2), dict(x=x)),
+        ("too many", (x, 2, 0.5, "a"), {{}}),
+        ("no tensor", (3.0, 2), {{}}),
+        ("no whole number", (x, 2.5), {{}}),
+        ("a string", (x, "2"), {{}}),
+        ("None", (x, 2), dict(factor=None)),
+        ("no string", (x, 2), dict(name=2.0)),
+        ("no truth", (x, 2), dict(negate="no")),
+        ("no member", (x, 2), dict(level="LOW")),
+    ):
+        answers[name] = both(*args, **kwargs)
+    answers["taken"] = [
+        both(x, rows)[1] == both(x, 2)[0] for rows in (2.0, torch.tensor([2])[0].item())]
+    answers["truth for numbers"] = both(x, True, True)[1], both(x, 2, level=True, limit=None)[1]
+    answers["numbers for truth"] = both(x, 2, 3, negate=1, limit=4.0)[1]
+    answers["no such member"] = both(x, 2, level=-1)
     answers["eager calls the original"] = scale.__wrapped__ is toy.scale
     print(json.dumps(answers))
 """
@@ -211,7 +250,7 @@ def test_the_engine_carries_outputs_mutation_and_odd_values(run_child: RunChild)
     assert answers["a dataclass given"] == [True, True]
     assert answers["a number read from a tensor"] is True
     assert answers["what arrives"] == [True, False]
-    assert answers["an output given"] is True
+    assert answers["an output given"] == [True, True]
     assert answers["it is returned"] is True
     assert answers["as many results as the call has"] is True
     assert answers["some of the outputs given"] == [False, True, False]
@@ -237,3 +276,31 @@ def test_the_engine_carries_outputs_mutation_and_odd_values(run_child: RunChild)
     assert "packed=" in text
     assert "expected Packed" in text
     assert answers["eager calls the original"] is True
+    for name, (eager, traced), parameter in (
+        (name, answers[name], parameter)
+        for name, parameter in {
+            "missing": "rows",
+            "missing a tensor": "x",
+            "unexpected": "epsilon",
+            "twice": "x",
+            "too many": "",
+            "no tensor": "x",
+            "no whole number": "rows",
+            "a string": "rows",
+            "None": "factor",
+            "no string": "name",
+            "no truth": "negate",
+            "no member": "level",
+        }.items()
+    ):
+        assert "typed()" in traced[1] or name == "no member", (name, eager, traced)
+        assert f"'{parameter}'" in traced[1] or f"{parameter}=" in traced[1], (name, traced)
+        assert "TypeError" in str(traced), (name, traced)
+        assert "flashinfer_shim" not in traced[1], (name, traced)
+    assert answers["taken"] == [True, True]
+    assert answers["truth for numbers"] == [
+        ["1", "1.0", "False", "1", "None"],
+        ["2", "2.0", "False", "1", "None"],
+    ]
+    assert answers["numbers for truth"] == ["2", "3.0", "True", "1", "4"]
+    assert answers["no such member"] == [["2", "2.0", "False", "-1", "None"]] * 2

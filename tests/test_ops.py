@@ -119,12 +119,12 @@ def test_it_compiles_whole_in_three_graphs_of_nothing_else(
     answer = with_us(world, op, shared)
     assert answer["is ours"]
     for compiled in answer["compiled"]:
-        into_outputs = compiled["outputs given"] and OPS[op].draws is None
+        into_outputs = compiled["outputs given"] and not OPS[op].every_call_counts
         graphs, name = compiled["graphs"], f"{op}_out" if into_outputs else op
         assert 1 <= len(graphs) <= MOST_GRAPHS, [graphs, compiled["outcomes"]]
         for calls in graphs:
             # A number that is symbolic, and the tensors of a list, are torch's own doing; into the
-            # outputs of an op that draws random numbers its results are copied.
+            # outputs of an op whose calls all count its results are copied.
             apart = ("_operator.getitem", ".item", "aten.copy_")
             ours = [call for call in calls if call not in apart]
             assert ours == [f"flashinfer_shim.{name}"]
@@ -216,8 +216,8 @@ def test_what_it_writes_into_is_seen_by_compiler_and_caller(
     assert all(found["written"]), "the kernel was not told to write"
     assert found["later nodes"]
     assert found["caller"]
-    # An op that draws random numbers writes into nothing: its outputs are copied.
-    assert len(found["functionalized"]) == (OPS[op].draws is None)
+    # An op whose calls all count writes into nothing: its outputs are copied.
+    assert len(found["functionalized"]) == (not OPS[op].every_call_counts)
 
 
 @pytest.mark.parametrize(

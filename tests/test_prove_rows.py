@@ -75,6 +75,9 @@ def test_what_cannot_be_tried_here_says_why_and_is_no_problem() -> None:
     row = make_row(EXAMPLE, skipping("needs a card"), skipping("needs a card"))
     assert row.passed
     assert (row.skipped, row.refused, row.runs) == ("needs a card", False, ())
+    # But where it is the only one, nothing is proved.
+    assert as_json([row], None)["passed"] is False
+    assert as_json([row, make_row(EXAMPLE, without(), with_us(run()))], None)["passed"] is True
 
 
 def test_a_side_that_died_is_a_problem_though_the_other_had_nothing_to_try() -> None:

@@ -84,6 +84,11 @@ MEMBERS = tuple(name for names in FAMILIES.values() for name in names)
         ("toolchain mxfp8_quantize", {"cuda_version", "mxfp8_quantize"}),
         ("toolchain,quantization", set(MEMBERS)),
         ("all,-toolchain,-quantization", set()),
+        ("- quantization", {"cuda_version"}),
+        ("all, -  fp4_quantize", {"cuda_version", "mxfp8_quantize"}),
+        ("quantization -fp4_quantize", {"mxfp8_quantize"}),
+        ("ALL", set(MEMBERS)),
+        ("Quantization,-FP4_quantize", {"mxfp8_quantize"}),
     ],
 )
 def test_a_family_stands_for_all_of_its_patches(text: str, enabled: set[str]) -> None:
@@ -99,6 +104,33 @@ def test_a_complaint_lists_the_families_and_not_every_patch() -> None:
     assert "names norms, which no patch is called" in complaint
     assert "all, toolchain, quantization and the names" in complaint
     assert "mxfp8_quantize" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "enabled", "in_force"),
+    [
+        ("--quantization", "--quantization", set(MEMBERS), "all patches are in force"),
+        ("-", "-", set(MEMBERS), "all patches are in force"),
+        ("-all,norms", "norms", set(), "the rest is in force"),
+        ("+toolchain,toolchain", "+toolchain", {"cuda_version"}, "the rest is in force"),
+        ("toolchain;norm", "toolchain;norm", set(MEMBERS), "all patches are in force"),
+    ],
+)
+def test_nonsense_is_named_with_what_is_expected_and_what_is_in_force(
+    text: str, named: str, enabled: set[str], in_force: str
+) -> None:
+    settings = read({PATCHES: text}, MEMBERS, FAMILIES)
+    assert settings.enabled == enabled
+    (complaint,) = settings.complaints
+    assert f"{PATCHES}={text!r} names {named}, which no patch is called" in complaint
+    assert "all, toolchain, quantization and the names" in complaint
+    assert "with one - in front to leave it out" in complaint
+    assert f"correct or remove it, {in_force}" in complaint
+
+
+def test_names_differ_in_more_than_upper_and_lower_case() -> None:
+    names = ("all", *patches.FAMILIES, *patches.NAMES)
+    assert len({name.lower() for name in names}) == len(names)
 
 
 def test_no_family_has_the_name_of_a_patch() -> None:

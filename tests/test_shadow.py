@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from conftest import RunChild
 
 TESTS = Path(__file__).parent
@@ -154,6 +155,11 @@ ROWS = {4: 6}
 def by_size(x):
     return torch.empty(ROWS[x.shape[0]], x.shape[1], device=x.device)
 
+DEGREES = {8: 2}
+
+def by_degree(x, degree):
+    return torch.empty(x.shape[0], DEGREES[degree], device=x.device)
+
 def greatest(x):
     return x.max(), x.max(dim=0), x[:, :0].abs().max()
 
@@ -185,6 +191,30 @@ def baked(x):
     program = PROGRAMS["toy"]
     program.entry("sm_120a")(*[x for _ in program.args])
     return torch.empty_like(x)
+
+class AutoTuner:
+    pass
+
+class Config:
+    dynamic_tensor_specs = ()
+
+class Runner:
+    def __init__(self, use):
+        self.use = use
+
+    def __call__(self, inputs, tactic):
+        return self.use(_get_compiled_toy_kernel("number")(inputs[0]))
+
+def _run_tuned(x, use):
+    runner, tactic = AutoTuner.get().choose_one("toy", [Runner(use)], Config(), [x])
+    runner([x], tactic=tactic)
+    return torch.empty_like(x)
+
+def wants_a_number(x):
+    return _run_tuned(x, range)
+
+def is_wrong(x):
+    return _run_tuned(x, lambda number: len(3))
 
 def reading(x):
     return torch.empty_like(x) * x.sum().item()
@@ -232,13 +262,18 @@ WORLD = (
             symbolic = mode.from_tensor(real)
             out, _ = shadow.run(fake.by_number, dict(x=symbolic))
             free = len(mode.shape_env.guards)
+            wide, _ = shadow.run(fake.by_degree, dict(x=symbolic, degree=symbolic.shape[1]))
+            numbers = [mode.shape_env.replace(n.node.expr).is_number for n in symbolic.shape]
             tied, _ = shadow.run(fake.by_size, dict(x=symbolic))
         answers["numbers of symbolic sizes"] = [describe([out])[0][0], free]
+        answers["a table by a number"] = [describe([wide])[0][0], numbers]
         answers["a table by size"] = [describe([tied])[0][0], len(mode.shape_env.guards) > 0]
         with torch._subclasses.fake_tensor.FakeTensorMode():
             x = torch.empty(4, 8, device="cuda")
             answers["a number from a tensor"] = error_of(lambda: run("reading"))
         answers["an unknown launcher"] = error_of(lambda: run("elsewhere"))
+        answers["a runner that wants a number"] = list(run("wants_a_number")[0].shape)
+        answers["a runner that is wrong"] = error_of(lambda: run("is_wrong"))
     print(json.dumps(answers))
 """
 )
@@ -266,8 +301,88 @@ def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) ->
     assert kind == "RuntimeError"
     assert text == "max() of a tensor without elements"
     assert answers["a constant"] == [[[2], [1], "torch.float32", "cuda"]]
+    assert answers["a table by a number"] == [[4, 2], [False, True]]
     assert answers["a table by size"] == [[6, 8], True]
     assert answers["numbers of symbolic sizes"] == [[6, 11], 0]
+    assert answers["a runner that wants a number"] == [4, 8]
+    assert answers["a runner that is wrong"] == ["TypeError", "object of type 'int' has no len()"]
     kind, text = answers["an unknown launcher"]
     assert kind == "UnknownLauncher"
     assert "somewhere_else" in text
+
+
+LOGGED = """
+import torch
+from flashinfer.api_logging import flashinfer_api
+
+def gen_numbers(out, x):
+    out.copy_(2 * x)
+
+@flashinfer_api
+def within(out: torch.Tensor, x: torch.Tensor) -> None:
+    gen_numbers(out, x)
+
+@flashinfer_api
+def double(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    within(out, x)
+    return out
+
+class ToyWrapper:
+    @flashinfer_api
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        return double(x)
+"""
+
+LOGGING = f"""
+    import json, os, sys, types
+    from pathlib import Path
+    sys.path.append({str(TESTS)!r})
+    from child_side import pretend
+    pretend()
+    import torch
+    import flashinfer
+    from shim.opaque import method
+    from shim.opaque.op import Op, build
+
+    toy = sys.modules["flashinfer.toy"] = types.ModuleType("flashinfer.toy")
+    exec(compile(LOGGED, "toy.py", "exec"), vars(toy))
+    declare = lambda name: Op(name, lambda make, m: {{}})
+    double = build(declare("double"), toy.double, release="1.0", preload=False)
+    run = method.build(
+        declare("ToyWrapper.run"), toy.ToyWrapper, toy.ToyWrapper.run, release="1.0", preload=False)
+    wrapper, x = toy.ToyWrapper(), torch.ones(3, 4)
+    method.give_handle(wrapper)
+
+    def told():
+        log = Path(os.environ["FLASHINFER_LOGDEST"])
+        dumps = Path(os.environ["FLASHINFER_DUMP_DIR"])
+        calls = log.read_text().count("FlashInfer API Call: ") if log.exists() else 0
+        return calls, len(list(dumps.glob("*/"))) if dumps.exists() else 0
+
+    before = told()
+    answers = []
+    for call in (double, lambda x: run(wrapper, x)):
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        for size in (3, 5):
+            assert torch.equal(compiled(torch.ones(size)), torch.full((size,), 2.0))
+            answers.append([new - old for new, old in zip(told(), before, strict=True)])
+            before = told()
+    print(json.dumps(answers))
+"""
+
+
+@pytest.mark.parametrize("release", ["0.6.3", "0.7.4"])
+def test_upstreams_log_holds_the_real_calls_and_no_shadow(
+    run_child: RunChild, tmp_path: Path, release: str
+) -> None:
+    env = {
+        "FLASHINFER_LOGLEVEL": "10",
+        "FLASHINFER_LOGDEST": str(tmp_path / "log"),
+        "FLASHINFER_DUMP_DIR": str(tmp_path / "dumps"),
+        "TMPDIR": str(tmp_path),
+    }
+    code = LOGGING.replace("LOGGED", repr(LOGGED))
+    answers = run_child(code, release=release, env=env).json
+    # The function and the one within, each once for a real call; a method has one more.
+    assert answers == [[2, 2], [2, 2], [3, 3], [3, 3]]

@@ -14,7 +14,7 @@ from ..upstream import Installed
 from .check_loading import Loading
 from .check_warnings import Warn
 from .environment import Environment
-from .table import print_table
+from .table import paragraph, print_table
 
 if TYPE_CHECKING:  # it brings subprocess along, for --deep alone
     from .check_deep import ChildReport
@@ -168,15 +168,24 @@ def print_text(report: Report) -> None:
         "", ("family", "patches", "verdict", "found", "flashinfer module"), _patch_rows(report)
     )
     print()
-    for line in _reasons(report.records):
-        print(line)
+    for reason, action in _reasons(report.records):
+        _say(reason, action)
     if report.children is not None:
         _print_children(report.children)
     for warn in report.warnings:
-        print(f"\nWarning: {warn.text}.\n    Next: {warn.action}.")
-    print(f"\n{summary(report)}")
+        print()
+        _say(f"Warning: {warn.text}.", warn.action)
+    print()
+    print(paragraph(summary(report)))
     if report.missed:
         print(f"    Next: {report.loading.action}")
+
+
+def _say(text: str, action: str) -> None:
+    """A paragraph, and what to do about it: in one line, for it may hold a command to copy."""
+    print(paragraph(text))
+    if action:
+        print(f"    Next: {action}.")
 
 
 def _patch_rows(report: Report) -> list[tuple[str, ...]]:
@@ -225,14 +234,10 @@ def _word(record: Record, report: Report) -> str:
     return "will apply" if report.loading.loads else "would apply"
 
 
-def _reasons(records: Sequence[Record]) -> list[str]:
-    """One line for all patches that share a reason, and one for what to do about it."""
-    lines = []
-    for (reason, action), group in grouped(records, lambda record: (record.reason, record.action)):
-        lines.append(f"{names(group)}: {reason}.")
-        if action:
-            lines.append(f"    Next: {action}.")
-    return lines
+def _reasons(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """What all patches say that share a reason, and what to do about it."""
+    by_reason = grouped(records, lambda record: (record.reason, record.action))
+    return [(f"{names(group)}: {reason}.", action) for (reason, action), group in by_reason]
 
 
 def _print_children(children: Sequence[ChildReport]) -> None:
@@ -246,7 +251,7 @@ def _print_children(children: Sequence[ChildReport]) -> None:
     print()
     print_table("", ("child process", *kinds), rows)
     for note, group in _notes(children).items():
-        print(f"{', '.join(group)}: {note}.")
+        print(paragraph(f"{', '.join(group)}: {note}."))
 
 
 def _notes(children: Sequence[ChildReport]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 
-UNREADABLE = 2
+NOTHING = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print JSON; docs/coverage.md has the schema"
     )
     parser.epilog = (
-        "Exit status 0, whatever is covered; 2: wrong usage, or FlashInfer is not installed or "
-        "cannot be read."
+        "Exit status 0, whatever is covered; 2: wrong usage, no function or class has any of the "
+        "names, or FlashInfer is not installed or cannot be read."
     )
 
 
@@ -46,17 +46,23 @@ def main(args: argparse.Namespace) -> int:
         coverage = judge(package, sys.path, read(os.environ, NAMES, FAMILIES).policy)
     except (Unreadable, OSError) as error:
         return _fail(str(error))
+    found = {name: coverage.only([name]) for name in args.names}
+    unknown = [name for name, only in found.items() if not only.functions and not only.classes]
+    if unknown:
+        _fail(
+            f"this FlashInfer has no public function, class or family called {', '.join(unknown)}; "
+            "without names, all are listed"
+        )
+    if unknown and len(unknown) == len(found):
+        return NOTHING
     wanted = coverage.only(args.names) if args.names else coverage
     if args.json:
         print(as_json(wanted))
     else:
         print_text(wanted, each=bool(args.names))
-        for name in args.names:
-            if not coverage.only([name]).functions and not coverage.only([name]).classes:
-                print(f"This FlashInfer has no public function or class called {name}.")
     return 0
 
 
 def _fail(message: str) -> int:
     print(f"flashinfer-shim coverage: {message}", file=sys.stderr)
-    return UNREADABLE
+    return NOTHING

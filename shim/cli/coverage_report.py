@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .coverage_judging import COVERED, NOT_COVERED, NOT_IN_FORWARD, TRACES, Coverage, Public
-from .table import print_table
+from .table import paragraph, print_table
 
 #: Raised when a key of the JSON changes its meaning or goes away; new keys do not raise it.
 SCHEMA = 1
@@ -96,7 +94,7 @@ def print_text(coverage: Coverage, *, each: bool) -> None:
         for family, functions in _families(coverage.functions):
             print(f"{family} ({len(functions)})")
             for said, names in _fates(functions):
-                print(_paragraph(f"{said} ({len(names)}): {', '.join(names)}", indent="  "))
+                print(paragraph(f"{said} ({len(names)}): {', '.join(names)}", indent="  "))
         print()
         _print_counts(coverage.functions)
     counted = totals(coverage.functions)
@@ -124,25 +122,13 @@ def _fates(functions: Sequence[Public]) -> Iterator[tuple[str, list[str]]]:
             yield f"{words}, {reason}" if reason else words, names
 
 
-def _paragraph(text: str, indent: str) -> str:
-    width = shutil.get_terminal_size((100, 24)).columns
-    return textwrap.fill(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
 def _print_each(publics: Iterable[Public]) -> None:
     for public in publics:
-        print(_paragraph(f"{public.name}: {_fate(public)}", indent=""))
+        print(paragraph(f"{public.name}: {_fate(public)}"))
         where = [f"in {public.definition.module}"]
         if public.exported:
             where.append(f"exported as {', '.join(public.exported)}")
-        print(_paragraph("; ".join(where), indent="    "))
+        print(paragraph("; ".join(where), indent="    "))
 
 
 def _fate(public: Public) -> str:

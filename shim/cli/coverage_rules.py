@@ -42,13 +42,17 @@ _MODULES_APART = {
     "measures or records calls": ("testing*", "profiler*", "trace*", "fi_trace", "api_logging"),
     "chooses kernels beforehand": ("autotuner*", "autotune_cache", "*.cake_planner"),
     "divides the device": ("green_ctx", "locality_domain"),
+    # The loss and its backward, which an op would lose.
+    "belongs to training": ("chunked_lm_head",),
 }
 #: Names of functions (``Class.method``) that do not belong in a forward, likewise. A pattern has to
 #: be sure of it: what none fits is listed as not looked at yet.
 _NAMES_APART = {
+    "describes functions and tensors to upstream's own code": ("experimental_backend", "make_ptr"),
     "builds or loads a kernel": (
+        *("configure_cute_dsl_cache_dir", "get_prims_ts_compile_options"),
         *("gen_*", "get_*_module*", "*_warmup", "warm_up", "*.prewarm_*", "precompile_*"),
-        *("*_preload",),
+        *("*_preload", "allreduce_mhc_post_prenorm_prepare"),
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
@@ -56,33 +60,39 @@ _NAMES_APART = {
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
+        "default_cache_path",
         *(
             "*_route",
+            "route_arch",
             "*_variant",
             "*_variant_flags",
             "*_manifest",
             "get_*_launch_config",
             "get_mtp_config",
+            "make_*_tune_cache",
         ),
     ),
     "asks what is supported": (
         *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),
         *("*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
-        *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights"),
+        *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights", "capability"),
     ),
-    "checks what it is given": ("validate_*", "require_*", "ensure_*", "check_inputs"),
+    "checks what it is given": ("validate_*", "require_*", "ensure_*", "verify_*", "check_inputs"),
     "makes or measures workspaces": (
         *("*workspace_size*", "*_bytes", "*_bytes_kcp", "allocate_*", "*_allocate_*"),
         *("create_*workspace", "*create_workspace", "*_destroy_workspace", "*_reset_workspace"),
-        *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad"),
-        *("*_train_workspace", "*_forward_workspace", "*_train_arena"),
+        *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad", "pack_strided_memory"),
+        *("UlyssesCommunicator.allocate_output", "UlyssesCommunicator.input_buffer"),
+        *("*_train_workspace", "*_forward_workspace", "*_train_arena", "empty_outputs"),
     ),
-    "prepares weights or buffers": (
+    "prepares weights, buffers or calls": (
         *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
+        *("create_scale_factor_tensor", "kimi_k3_fp8_projection_launcher"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
         *("interleave_moe_scales_*", "interleave_for_tma_wgmma_up", "convert_to_block_layout"),
         *("alphamoe_interleave_gated_weights", "deinterleave_gated_rows", "dummy_moe_weights"),
         *("reorder_rows_for_gated_act_gemm", "fill_w_ptr"),
+        *("zero_post_weight", "clear_launch_plans"),
     ),
     "sets up or ends communication": (
         *("init_*", "dispose*", "*_initialize", "*_initialize_all", "create_shared_buffer"),
@@ -97,11 +107,17 @@ _NAMES_APART = {
     "measures or records calls": ("trtllm_moe_da_diagnostics",),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
-        *("padded_seq_len", "min_block_table_width"),
+        *("padded_seq_len", "min_block_table_width", "payload_spec", "moe_a2a_active_rank_mask"),
+        "kind_slots",
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
+        # A recipe of FP4 as a number and back, and the largest scale that it allows.
+        *("nvfp4_4over6_code", "nvfp4_4over6_from_code", "nvfp4_e4m3_max"),
     ),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }
+
+#: Names of functions that launch a kernel, in whatever module.
+_LAUNCHES = "run_*"
 
 #: Modules whose functions others of the public ones call, and choose between.
 _BACKENDS = {
@@ -133,7 +149,7 @@ def family(definition: Definition) -> str:
 
 def apart(definition: Definition) -> str:
     """What a function is for that does not belong in a forward; empty where it may well do."""
-    module = _below(definition)
+    module = "" if fnmatch.fnmatchcase(definition.name, _LAUNCHES) else _below(definition)
     return _first(_APART_BY_MODULE, module) or _first(_APART_BY_NAME, definition.name)
 
 

@@ -21,7 +21,7 @@ _MARK = "@flashinfer_"
 _DECORATOR = re.compile(r"([ \t]*)@flashinfer_(?:\w+_)?api\b")
 _DEFINED = re.compile(r"\n(?:async )?(def|class) (\w+)")
 _BRANCHED = re.compile(r"\n[ \t]+(?:async )?(def|class) (\w+)")
-_PARTIAL = re.compile(r"\n(\w+) = (?:functools\.)?partial\(")
+_PARTIAL = re.compile(r"\n(\w+) = (?:functools\.)?partial\(\s*(\w+)")
 _FROM = re.compile(
     r"\n[ \t]*from ([\w.]+) import (\((?:[^()#]|#[^\n]*)*\)|[^\n\\]*(?:\\\n[^\n\\]*)*)"
 )
@@ -73,17 +73,22 @@ class Text:
 
     @functools.cached_property
     def conditional(self) -> Mapping[str, bool]:
-        """The same for those in an ``if``, ``try`` or ``with`` at module level, and partials."""
-        inner = {name: word == "class" for word, name in _BRANCHED.findall(self._outside)}
-        return inner | dict.fromkeys(_PARTIAL.findall(self._outside), False)
+        """The same for those in an ``if``, ``try`` or ``with`` at module level."""
+        return {name: word == "class" for word, name in _BRANCHED.findall(self._outside)}
+
+    @functools.cached_property
+    def _partials(self) -> Mapping[str, str]:
+        return dict(_PARTIAL.findall(self._outside))
 
     def origin(self, name: str) -> tuple[str, str] | None:
         """What ``name`` is another name for: a module as written, empty for this one, and a name.
 
-        None where it is no other name.
+        A ``functools.partial`` is one for the function in it. None where it is no other name.
         """
         if name in self.imported:
             return self.imported[name]
+        if name in self._partials:
+            return "", self._partials[name]
         beginning = f"\n{name} = "
         at = self._outside.find(beginning)
         value = _NAME.match(self._outside, at + len(beginning)) if at >= 0 else None

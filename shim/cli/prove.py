@@ -13,9 +13,9 @@ from typing import Any
 from ..patches import FAMILIES, NAMES
 from ..proof.children import ask
 from ..proof.examples import choose
-from ..proof.rows import Row, as_json, describe, make_row
+from ..proof.rows import Row, as_json, describe, make_row, proved
 from ..records import named
-from .table import print_table
+from .table import paragraph, print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", metavar="FILE", type=_file, help="write that object to FILE too")
     parser.epilog = (
         "Exit status: 0 if every call that was tried fails without us and passes with us, 1 if "
-        "not, 2 for wrong usage."
+        "not or if none could be tried, 2 for wrong usage."
     )
 
 
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
         print(text)
     else:
         _print(rows, environment)
-    return 0 if all(row.passed for row in rows) else 1
+    return 0 if proved(rows) else 1
 
 
 def _name(word: str) -> str:
@@ -108,7 +108,7 @@ class _Progress:
 
 def _print(rows: Sequence[Row], environment: Mapping[str, Any] | None) -> None:
     for line in _header(environment):
-        print(line)
+        print(paragraph(line))
     tried = [row for row in rows if not row.skipped]
     if tried:
         print_table(
@@ -126,12 +126,15 @@ def _print(rows: Sequence[Row], environment: Mapping[str, Any] | None) -> None:
         )
     for row in rows:
         for problem in row.problems:
-            print(f"{row.name}: {problem}")
+            print(paragraph(f"{row.name}: {problem}"))
     for reason in dict.fromkeys(row.skipped for row in rows if row.skipped):
         names = ", ".join(row.name for row in rows if row.skipped == reason)
-        print(f"Not tried, {reason}: {names}.")
+        print(paragraph(f"Not tried, {reason}: {names}."))
     passed = sum(row.passed for row in tried)
-    print(f"{passed} of {len(tried)} calls fail without us and pass with us.")
+    if tried:
+        print(f"{passed} of {len(tried)} calls fail without us and pass with us.")
+    else:
+        print("No call could be tried here, so nothing is proved.")
 
 
 def _header(environment: Mapping[str, Any] | None) -> list[str]:

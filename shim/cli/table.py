@@ -43,7 +43,7 @@ def print_table(
         width: characters in a line; the terminal's, or 100 where there is none, when left out.
     """
     if width is None:
-        width = shutil.get_terminal_size((100, 24)).columns
+        width = _width()
     try:
         import rich.box
         from rich.console import Console
@@ -65,6 +65,22 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
     Console(width=width, highlight=False).print(table)
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """``text`` in lines of the terminal's width, each after the first further in."""
+    return textwrap.fill(
+        text,
+        _width(),
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def _plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:

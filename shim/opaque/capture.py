@@ -1,12 +1,17 @@
 """Kernel modules and CUDA graph capture: nothing may be built or loaded while a stream records.
 
 A build or a module load inside a capture poisons the stream (flashinfer #3172). So what an op
-needs is loaded when the compiler first asks for its fake, and an op that still meets an unloaded
-module under capture raises before it touches the stream.
+needs is loaded when the compiler first asks for its fake, and a call under capture that would load
+something all the same raises before it touches the stream.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
+import gc
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +23,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import announce
 from .launchers import Loaded
 
+#: What is equal, in a key of a cache, to what the real call has there. Of other things (a class of
+#: a package that launches kernels, an object) the shadow has its own.
+_VALUES = (str, bytes, int, float, type(None), torch.dtype, torch.device, enum.Enum)
+
+#: Attributes of upstream's AutoTuner that hold what was tuned, in one release or another.
+_RECORDS = ("profiling_cache", "_file_configs", "_managed_stores")
+
 
 class Kernels:
     """The kernel modules behind one op.
@@ -25,8 +37,7 @@ class Kernels:
     Args:
         op: its name, for messages.
         preload: load them as soon as they are known, on a machine with a GPU.
-        needs: what a call with these arguments loads, where that can be told from them; without
-            it, what its fakes have named so far.
+        needs: what a call with these arguments loads, where that can be told.
     """
 
     def __init__(
@@ -34,68 +45,83 @@ class Kernels:
         op: str,
         *,
         preload: bool,
-        needs: Callable[[Mapping[str, Any]], Iterable[Loaded]] | None = None,
+        needs: Callable[[Mapping[str, Any]], Iterable[Loaded]],
     ) -> None:
         self._op = op
         self._preload = preload
         self._needs = needs
-        self._known: list[Loaded] = []
-        self._done: list[Loaded] = []
+        self._tried: set[str] = set()
         self._lock = threading.Lock()
 
     def will_load(self, loads: Iterable[Loaded]) -> None:
         """The op's fake was asked for and, made for real, its call makes these."""
-        with self._lock:
-            fresh = [load for load in loads if load not in self._known]
-            self._known += fresh
         # A machine without a GPU, or a pretended one, has no context that is initialised.
         if not self._preload or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return
         if not torch.cuda.is_current_stream_capturing():
-            for load in fresh:
+            for load in loads:
                 self._load(load)
 
     def before_run(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether a stream is capturing; if a module is not known to be loaded, RuntimeError."""
-        if not any(_on_gpu(value) for value in arguments.values()):
+        """Whether a stream is capturing; RuntimeError if this very call would load a module."""
+        if not any(map(_on_gpu, arguments.values())):
             return False
-        capturing = torch.cuda.is_current_stream_capturing()
-        if capturing and not all(map(self._is_loaded, self._wanted(arguments))):
-            raise RuntimeError(
-                f"{self._op} runs for the first time inside a CUDA graph capture, where its kernel "
-                f"module can be neither built nor loaded; call {self._op} once on any small tensor "
-                "before capturing"
-            )
-        return capturing
-
-    def after_run(self, arguments: Mapping[str, Any]) -> None:
-        """The op ran, so what it needs is loaded."""
-        if any(_on_gpu(value) for value in arguments.values()):
-            self._note(self._wanted(arguments))
-
-    def _wanted(self, arguments: Mapping[str, Any]) -> list[Loaded]:
-        return self._known if self._needs is None else list(self._needs(arguments))
-
-    def _note(self, loads: Iterable[Loaded]) -> None:
-        # After every run of the op: nothing is new but after the first, and the lock is not taken.
-        fresh = [load for load in loads if load not in self._done]
-        if fresh:
-            with self._lock:
-                self._done += [load for load in fresh if load not in self._done]
-
-    def _is_loaded(self, load: Loaded) -> bool:
-        # What eager code loaded shows in upstream's cache alone, and only as a number. One module
-        # stands for all where the cards are all alike.
-        return load in self._done or (load.getter.cache_info().currsize and _cards_alike())
+        if not torch.cuda.is_current_stream_capturing():
+            return False
+        for load in self._needs(arguments):
+            if not (is_loaded(load) or (load.tuned and _has_records())):
+                raise RuntimeError(
+                    f"inside a CUDA graph capture, where a kernel module can be neither built nor "
+                    f"loaded, this call of {self._op} runs for the first time and wants one "
+                    f"({load}): call {self._op} once with such arguments before capturing"
+                )
+        return True
 
     def _load(self, load: Loaded) -> None:
+        with self._lock:
+            met = str(load) in self._tried
+            self._tried.add(str(load))
+        if met:
+            return
         # A fault is left to the real call, which says it better.
         try:
             with _disable_current_modes():
                 load.getter(*load.args, **dict(load.kwargs))
-            self._note([load])
         except Exception as fault:
             announce.info(f"{self._op}: its kernel module could not be loaded early: {fault}")
+
+
+def is_loaded(load: Loaded) -> bool:
+    """Whether upstream's cache holds what this call gives. The call itself would load it.
+
+    Where its arguments are not all values, whatever the cache holds counts for it.
+    """
+    arguments = (*load.args, *dict(load.kwargs).values())
+    cached = _cache_of(load.getter)
+    if cached is None or not all(map(_is_value, arguments)):
+        return bool(load.getter.cache_info().currsize)
+    # A cache of the same kind tells the key.
+    typed = load.getter.cache_parameters()["typed"]
+    alike = functools.lru_cache(None, typed)(lambda *args, **kwargs: None)
+    alike(*load.args, **dict(load.kwargs))
+    return set(_cache_of(alike) or ()) <= cached.keys()
+
+
+def _cache_of(getter: Any) -> dict[Any, Any] | None:
+    """What a cached function keeps, by key. It shows that to the garbage collector alone."""
+    found = [
+        held
+        for held in gc.get_referents(getter)
+        if type(held) is dict and held is not getattr(getter, "__dict__", None)
+    ]
+    known = isinstance(getter, functools._lru_cache_wrapper) and len(found) == 1
+    return found[0] if known else None
+
+
+def _is_value(argument: Any) -> bool:
+    if isinstance(argument, (tuple, frozenset)):
+        return all(map(_is_value, argument))
+    return isinstance(argument, _VALUES) or dataclasses.is_dataclass(argument)
 
 
 def untuned(run: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -103,8 +129,7 @@ def untuned(run: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
     The tactic that was chosen before, if any, is the one that is captured.
     """
-    module = sys.modules.get("flashinfer.autotuner")
-    tuner = module.AutoTuner.get() if module else None
+    tuner = _tuner()
     if tuner is None or not tuner.is_tuning_mode:
         return run(**arguments)
     tuner.is_tuning_mode = False
@@ -114,10 +139,21 @@ def untuned(run: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         tuner.is_tuning_mode = True
 
 
-def _cards_alike() -> bool:
-    cards = range(torch.cuda.device_count())
-    return len({torch.cuda.get_device_capability(card) for card in cards}) == 1
+def _tuner() -> Any | None:
+    """Upstream's AutoTuner, if it is there already."""
+    module = sys.modules.get("flashinfer.autotuner")
+    return module.AutoTuner.get() if module else None
+
+
+def _has_records() -> bool:
+    """Whether the tuner may choose another runner than the one that it falls back to."""
+    tuner = _tuner()
+    return os.environ.get("FLASHINFER_AUTOTUNER_LOAD_FROM_FILE") == "1" or any(
+        getattr(tuner, name, None) for name in _RECORDS
+    )
 
 
 def _on_gpu(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_on_gpu, value))
     return isinstance(value, torch.Tensor) and value.is_cuda

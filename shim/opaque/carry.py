@@ -42,8 +42,17 @@ TYPES: Mapping[object, str] = {
 #: Annotation of a parameter that holds whatever else was given by position, as a tuple.
 EXTRAS = object()
 
+
+class Itself:
+    """Annotation of a parameter that travels as itself, whatever it is."""
+
+
 #: The text of a parameter that stands at its default: the function's own default applies then.
 AT_DEFAULT = ""
+
+#: Where upstream's classes are defined whose objects are set up once, by all ranks, and then kept:
+#: workspaces and groups of collectives. One travels as itself, and has graphs of its own.
+_KEPT = ("flashinfer.comm.", "torch.distributed.", "torch._C._distributed_c10d")
 _NONE = "None"
 
 
@@ -96,8 +105,12 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
         return _tensor_or_pair(parameter)
     if torch.Tensor in members and set(members) & {float, int} and len(members) == 2:
         return _tensor_or_number(parameter, float if float in members else int)
+    if has_default and _is_choice(members):
+        return _constant(parameter, (bool, str), "text or a bool", repr, _literal)
     if members == [torch.Generator] and has_default:
         return _generator(parameter)
+    if members == [dict] and has_default:
+        return _numbers(parameter)
     if len(members) != 1 or not isinstance(members[0], type):
         return None
     if members[0] is int and isinstance(parameter.default, enum.Enum):
@@ -108,6 +121,8 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
         return _enum(parameter, members[0])
     if dataclasses.is_dataclass(members[0]) and has_default and _is_constant(members[0]):
         return _dataclass(parameter, members[0])
+    if members[0] is Itself or members[0].__module__.startswith(_KEPT):
+        return _object(parameter, members[0])
     return None
 
 
@@ -138,6 +153,12 @@ def _is_tensor_tuple(annotation: Any) -> bool:
         and bool(arguments)
         and all(a in (torch.Tensor, ...) for a in arguments)
     )
+
+
+def _is_choice(members: list[Any]) -> bool:
+    """Whether it is one of several words or a truth value."""
+    kinds = {str if typing.get_origin(m) is typing.Literal else m for m in members}
+    return kinds == {bool, str}
 
 
 def _tensor_or_pair(parameter: inspect.Parameter) -> Carrier:
@@ -229,6 +250,45 @@ def _generator(parameter: inspect.Parameter) -> Carrier:
     return Carrier((part,), encode, handles.object_of)
 
 
+def _object(parameter: inspect.Parameter, kind: type) -> Carrier:
+    """What is set up once, by its number; see :mod:`.handles`."""
+    name, optional = parameter.name, parameter.default is not inspect.Parameter.empty
+    part = Part(name, "int?" if optional else "int", "None" if optional else "", None)
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        fits = value is None or kind is Itself or isinstance(value, kind)
+        if not fits:
+            raise TypeError(f"{name} is to be a {kind.__name__}, and is {value}")
+        return (None if value is None else handles.number_of(value),)
+
+    return Carrier((part,), encode, handles.object_of)
+
+
+def _numbers(parameter: inspect.Parameter) -> Carrier:
+    """A dict of numbers, such as what a workspace was made for: text."""
+
+    def encode(value: Any) -> tuple[Any, ...]:
+        if value is None:
+            return (AT_DEFAULT,)
+        texts = []
+        for key, item in value.items():
+            if not (item is None or isinstance(item, (bool, int, float))):
+                raise TypeError(
+                    f"{parameter.name}[{key!r}]={item} cannot be carried into a compiled graph"
+                )
+            if isinstance(item, int) and not isinstance(item, bool):
+                item = operator.index(item)  # of a symbolic number, which ties the graph to it
+            texts.append(f"{key}={item!r}")
+        return (";".join(texts),)
+
+    def decode(text: str) -> Any:
+        items = (item.partition("=") for item in text.split(";"))
+        return {key: _literal(value) for key, _, value in items}
+
+    part = Part(parameter.name, "str", f'"{AT_DEFAULT}"', AT_DEFAULT)
+    return Carrier((part,), encode, decode)
+
+
 def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
     """A named tuple of tensors and numbers, each in a part of its own."""
     hints = typing.get_type_hints(kind)
@@ -254,7 +314,7 @@ def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
 
 def _constant(
     parameter: inspect.Parameter,
-    kind: type,
+    kind: type | tuple[type, ...],
     expected: str,
     write: Callable[[Any], str],
     read: Callable[[str], Any],
@@ -285,10 +345,10 @@ def _enum(parameter: inspect.Parameter, kind: type[enum.Enum]) -> Carrier:
     numeric = issubclass(kind, int)
 
     def write(value: Any) -> str:
-        return value.name if isinstance(value, kind) else str(value)
+        return value.name if isinstance(value, kind) else str(int(value))
 
     def read(text: str) -> Any:
-        return int(text) if numeric and text.isdigit() else kind[text]
+        return int(text) if numeric and text.lstrip("-").isdigit() else kind[text]
 
     accepted = int if numeric else kind
     return _constant(parameter, accepted, f"a member of {kind.__name__}", write, read)

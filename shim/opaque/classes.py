@@ -14,8 +14,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-#: What a class body does not hold: made anew for each class.
-_MADE = frozenset({"__dict__", "__weakref__", "__slots__", "__abstractmethods__"})
+#: What a class body does not hold, made anew for each class, and what a copy has no use for: it
+#: owns nothing that would have to be freed.
+_MADE = frozenset({"__dict__", "__weakref__", "__slots__", "__abstractmethods__", "__del__"})
 #: Under this name a copy holds the real class.
 _REAL = "__shadow_of__"
 _VALUES = (enum.Enum, BaseException, tuple, str, int, dict, list)

@@ -28,8 +28,12 @@ class MakeTensor(Protocol):
         ...
 
 
-#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None.
-Count = int | list[int] | tuple[int, int]
+#: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None,
+#: ``((2,), (1,))`` a tuple of a pair and a tuple of one.
+Count = int | list[int] | tuple[int, int] | tuple[tuple[int], ...]
+
+#: The argument that a result is, from the arguments that were given, by keyword.
+GivenBack = Callable[[Mapping[str, Any]], Any]
 
 #: Arguments of one valid call for ``m`` rows, by keyword.
 Example = Callable[[MakeTensor, int], Mapping[str, Any]]
@@ -56,9 +60,20 @@ class Op:
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
             result that nobody can give; where the caller gives one it is written into and returned.
+        inputs: results that may be arguments given back, such as a state, by their number: from the
+            arguments given, by keyword, the one that it is, or None. Traced by Dynamo, likewise.
+            What the function wrote into such a one is declared by ``mutates``.
+        part: where the function returns a part of an output that it was given: which, from the
+            arguments and the output. Traced by Dynamo, likewise.
         draws: set where the function draws random numbers: the parameters that, all of them given,
             say where in which sequence it begins. A call without them moves on a generator of the
             process, so no such call is left out, made once for two, or made in another order.
+        collective: set where several cards take part in a call: each rank has to make it, once and
+            in the same order, so none is left out, made once for two that look alike, or moved.
+            What it writes into, it writes into copies, which are copied back. Memory that the
+            ranks share is no such parameter: nobody but them reads it.
+        returned: the name of the argument that the function returns, from the arguments given, by
+            keyword; empty where it returns a tensor of its own. For collectives alone.
         unseen: parameters that concern the contents of tensors alone; a fake is asked for with
             their defaults.
         assumed: arguments with which a fake is asked for, whatever the call gives, in releases that
@@ -66,11 +81,13 @@ class Op:
         annotations: of parameters where upstream's own are missing or of no use, such as
             ``Tensor | float``; ``None`` for one that has to stay at its default; a class by its
             dotted name.
+        keywords: parameters that upstream takes by ``**kwargs``, all optional; ``annotations`` say
+            what they are.
         fake: the results without their data, from the arguments by keyword, where the function
             cannot be run in shadow; the reason stands beside it.
         state: of a method: attributes of its object that decide what the results look like,
-            strings, dtypes or booleans that stay as they are when the object plans anew. An object
-            need not have all of them.
+            strings, dtypes, booleans or integers that stay as they are when the object plans anew.
+            An object need not have all of them.
         variables: beginnings of the names of environment variables on which shapes depend.
         requires: what has to be importable for it, beside what FlashInfer always needs.
         capability: the oldest compute capability that has a kernel for it.
@@ -83,10 +100,15 @@ class Op:
     results: Callable[[Mapping[str, Any]], Count] | None = None
     mutates: tuple[str, ...] = ()
     out: tuple[str | None, ...] = ()
+    inputs: Mapping[int, GivenBack] = field(default_factory=dict)
+    part: Callable[[Mapping[str, Any], Any], Any] | None = None
     draws: tuple[str, ...] | None = None
+    collective: bool = False
+    returned: Callable[[Mapping[str, Any]], str] | None = None
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    keywords: tuple[str, ...] = ()
     fake: Callable[..., Any] | None = None
     state: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
@@ -102,6 +124,11 @@ class Op:
     def path(self) -> str:
         """What its module calls the function, ``Class.method`` for a method."""
         return self.function or self.name
+
+    @property
+    def every_call_counts(self) -> bool:
+        """Whether a call does more than to return and to write, so that none may be left out."""
+        return self.collective or self.draws is not None
 
     @property
     def owner(self) -> str:

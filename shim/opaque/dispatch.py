@@ -12,21 +12,25 @@ from typing import Any
 
 import torch
 
-from .declare import Count
+from .declare import Count, GivenBack
 from .identity import take_over
+from .later import Later, make
 from .schema import Schema
+
+#: By number, which argument a result is, if it is one.
+Inputs = tuple[tuple[int, GivenBack], ...]
 
 
 def dispatching(
     original: Callable[..., Any],
-    traced: Callable[..., Any],
+    later: Later,
     eager: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """A plain function with the identity of ``original`` that calls ``traced`` where it must.
+    """A plain function with the identity of ``original`` that calls an op where it must.
 
     Args:
         original: the upstream function.
-        traced: takes the same arguments and calls an op.
+        later: makes what takes the same arguments and calls the op.
         eager: called instead of ``original`` where nobody watches.
     """
     untraced = original if eager is None else eager
@@ -35,7 +39,8 @@ def dispatching(
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or active_modes():
-            return traced(*args, **kwargs)
+            make(later)
+            return later.traced(*args, **kwargs)
         return untraced(*args, **kwargs)
 
     # Dynamo counts recompilations by code object: under one for all ops, whoever compiles several
@@ -49,11 +54,9 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
     """``op`` behind its carriers. Traced by Dynamo, so plain Python throughout."""
     if not schema.carriers:
         return op
-    names = schema.names[: schema.positional]
     carriers = tuple(schema.carriers.items())
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        named = _by_name(names, args, kwargs)
+    def traced(**named: Any) -> Any:
         for name, carrier in carriers:
             if name in named:
                 values = carrier.encode(named.pop(name))
@@ -67,24 +70,25 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
 def with_results(
     functional: Callable[..., Any],
     writing: Callable[..., Any],
-    names: tuple[str, ...],
     outs: tuple[str, ...],
+    inputs: Inputs,
     count: Callable[[Mapping[str, Any]], Count],
+    part: Callable[[Mapping[str, Any], Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """Choose between two ops by whether the caller gives outputs; return what the function would.
 
-    An op may not return its input, so the outputs that were given are put back among the results.
+    An op may not return its input, so what was given is put back among the results.
 
     Args:
         functional: takes no outputs and returns all results.
         writing: takes outputs too, and returns something in place of each that it was given.
-        names: the function's positional parameters in order.
-        outs: its outputs, in the order of the results.
+        outs: the function's outputs, in the order of the results.
+        inputs: results that may be arguments given back.
         count: how many results a call has, from its arguments, and in what form (``declare.py``).
+        part: what is returned of an output that was given, where it is not all of it.
     """
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        named = _by_name(names, args, kwargs)
+    def traced(**named: Any) -> Any:
         given = {}
         for i, name in enumerate(outs):
             value = named.pop(name, None)
@@ -97,8 +101,14 @@ def with_results(
             made = functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
-        number = wanted if isinstance(wanted, int) else wanted[0]
-        return _as_wanted([given[i] if i in given else made[i] for i in range(number)], wanted)
+        if part is not None:
+            given = {i: part(named, value) for i, value in given.items()}
+        for i, given_back in inputs:
+            argument = given_back(named)
+            if i not in given and argument is not None:
+                given[i] = argument
+        results = [given[i] if i in given else made[i] for i in range(_number(wanted))]
+        return _as_wanted(results, wanted)
 
     return traced
 
@@ -106,7 +116,6 @@ def with_results(
 def with_draws(
     drawing: Callable[..., Any],
     told: Callable[..., Any] | None,
-    names: tuple[str, ...],
     draws: tuple[str, ...],
     outs: tuple[str | None, ...],
     count: Callable[[Mapping[str, Any]], Count],
@@ -118,14 +127,12 @@ def with_draws(
     Args:
         drawing: the op whose calls all count.
         told: the op for calls that are told where in which sequence to begin, by ``draws``.
-        names: the function's positional parameters in order.
         draws: parameters of the function.
         outs: its outputs, in the order of the results.
         count: how many results a call has, from its arguments, and in what form.
     """
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        named = _by_name(names, args, kwargs)
+    def traced(**named: Any) -> Any:
         moves = told is None or any(named.get(name) is None for name in draws)
         made = drawing(**named) if moves else told(**named)  # type: ignore[misc]
         results = [made] if isinstance(made, torch.Tensor) else list(made)
@@ -136,29 +143,68 @@ def with_draws(
                 torch.ops.aten.copy_.default(out, results[i])
                 results[i] = out
         wanted = count(named)
-        number = wanted if isinstance(wanted, int) else wanted[0]
-        return _as_wanted(results[:number], wanted)
+        return _as_wanted(results[: _number(wanted)], wanted)
 
     return traced
+
+
+def with_writes(
+    collective: Callable[..., Any],
+    written: tuple[str, ...],
+    outs: tuple[str, ...],
+    count: Callable[[Mapping[str, Any]], Count],
+    returned: Callable[[Mapping[str, Any]], str] | None,
+) -> Callable[..., Any]:
+    """Write into arguments what an op that may not do so returns.
+
+    Args:
+        collective: the op; returns what is written behind its results.
+        written: the parameters that are written into, in the order of what is returned for them.
+        outs: its outputs among them, in the order of the results.
+        count: how many results a call has, from its arguments, and in what form.
+        returned: the argument that is returned, if it is one.
+    """
+
+    def traced(**named: Any) -> Any:
+        made = collective(**named)
+        results = [made] if isinstance(made, torch.Tensor) else list(made)
+        first = len(results) - len(written)
+        for i, name in enumerate(written):
+            if named.get(name) is not None:
+                torch.ops.aten.copy_.default(named[name], results[first + i])
+        if returned is not None:
+            name = returned(named)
+            return named[name] if name else results[0]
+        for i, name in enumerate(outs):
+            if named.get(name) is not None:
+                results[i] = named[name]
+        wanted = count(named)
+        number = _number(wanted)
+        return _as_wanted(results[:number], wanted) if number else None
+
+    return traced
+
+
+def _number(wanted: Count) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    number = 0
+    for group in wanted:
+        if isinstance(group, int):
+            return group
+        number += group[0]
+    return number
 
 
 def _as_wanted(results: list[torch.Tensor], wanted: Count) -> Any:
     if isinstance(wanted, list):
         return results
-    if isinstance(wanted, tuple):
-        return (*results, *[None] * (wanted[1] - len(results)))
-    return results[0] if wanted == 1 else tuple(results)
-
-
-def _by_name(
-    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    # By index: torch 2.9 traces zip(strict=False) as if it were strict.
-    if len(args) > len(names):
-        raise TypeError(f"takes {len(names)} positional arguments but {len(args)} were given")
-    named = {names[i]: value for i, value in enumerate(args)}
-    for name in kwargs:
-        if name in named:
-            raise TypeError(f"got multiple values for argument '{name}'")
-    named.update(kwargs)
-    return named
+    if isinstance(wanted, int):
+        return results[0] if wanted == 1 else tuple(results)
+    groups = []
+    for group in wanted:
+        if isinstance(group, int):
+            return (*results, *[None] * (wanted[1] - len(results)))  # type: ignore[operator]
+        groups.append(tuple(results[: group[0]]))
+        results = results[group[0] :]
+    return tuple(groups)

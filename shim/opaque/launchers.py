@@ -6,6 +6,7 @@ called, since nobody knows what it does with a tensor that has no data.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -34,11 +35,19 @@ class Loaded:
     """One call that loads a kernel module or compiles a kernel, when made for real.
 
     ``getter`` is upstream's own cached function, ``args`` and ``kwargs`` what it was called with.
+    ``tuned``: by the runner that upstream's AutoTuner falls back to; by its records it may choose
+    another.
     """
 
     getter: Any
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
+    tuned: bool = False
+
+    def __str__(self) -> str:
+        named = (f"{name}={value!r}" for name, value in self.kwargs)
+        name = getattr(self.getter, "__name__", self.getter)
+        return f"{name}({', '.join([*map(repr, self.args), *named])})"
 
 
 class _Nothing:
@@ -75,11 +84,32 @@ class _Nothing:
     get_workspace_size_in_bytes = get_workspace_size
 
 
+class _Kept(_Nothing):
+    """What a getter keeps a compiled kernel in, with constants for it: all is there already."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """It would be kept for ever."""
+
+
 class _Giving(_Nothing):
-    """A callable, module or class that gives more of the same: a spec, a builder, a type."""
+    """A callable, module or class that gives more of the same: a spec, a builder, a type.
+
+    Or a number that only those know who compile kernels: of computing with it comes another.
+    """
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         return _GIVING
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __call__
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = __call__
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    __le__ = __gt__ = __ge__ = __lt__
 
 
 class _Package(_Giving):
@@ -116,17 +146,25 @@ class _Launch:
     they have come, and all that is left to them is to launch.
     """
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Any, loaded: list[Loaded]) -> None:
         self._runner = runner
+        self._loaded = loaded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
+        before = len(self._loaded)
         try:
             return self._runner(inputs, **options)
-        except TypeError:
+        except TypeError as fault:
+            # A kernel that does nothing returns None where such a number is wanted.
+            if "NoneType" not in str(fault):
+                raise
             return None
+        finally:
+            mine = [dataclasses.replace(load, tuned=True) for load in self._loaded[before:]]
+            self._loaded[before:] = mine
 
 
 class _Tuner:
@@ -139,10 +177,12 @@ class _Tuner:
     #: Likewise.
     is_tuning_mode = False
 
-    @classmethod
-    def get(cls) -> _Tuner:
+    def __init__(self, loaded: list[Loaded]) -> None:
+        self._loaded = loaded
+
+    def get(self) -> _Tuner:
         """The only one."""
-        return _TUNER
+        return self
 
     def choose_one(
         self, custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **_: object
@@ -156,14 +196,11 @@ class _Tuner:
             tuned = inputs[spec.input_idx[0]]
             if isinstance(tuned, torch.Tensor):
                 tuned.shape[spec.dim_idx[0]]
-        return _Launch(runners[0]), -1
+        return _Launch(runners[0], self._loaded), -1
 
     def get_effective_map_to_tuning_buckets(self, config: Any, spec_idx: int = 0) -> Any:
         """The mapping without the overrides of a tuning run."""
         return config.dynamic_tensor_specs[spec_idx].map_to_tuning_buckets
-
-
-_TUNER = _Tuner()
 
 
 class _IntoLast:
@@ -188,6 +225,7 @@ class _GivingNothing(_Nothing):
 _GIVING_NOTHING = _GivingNothing()
 _NOTHING = _Nothing()
 _GIVING = _Giving()
+_KEPT = _Kept()
 _SPEC = _Spec()
 
 
@@ -195,6 +233,10 @@ def _workspace(name: str, size: int | None, device: torch.device, *_: object, **
     # Upstream keeps these for ever, by name and device; in shadow nothing may be kept. A size that
     # a kernel's module would have told is None.
     return torch.empty((0 if size is None else size,), dtype=torch.uint8, device=device)
+
+
+def _decoded(q: torch.Tensor, v: torch.Tensor, output: Any = None, **_: object) -> Any:
+    return v.new_empty(v.shape, dtype=q.dtype) if output is None else output
 
 
 def _no_draw(*_: object, **__: object) -> tuple[int, int]:
@@ -206,12 +248,19 @@ def _no_draw(*_: object, **__: object) -> tuple[int, int]:
 _SPEC_MAKER = re.compile(r"gen_\w+")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
-#: JIT C++ modules: functions that build one and load it.
-_MODULE_LOADER = re.compile(r"load_\w+_module")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
-    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_module|_op"
+    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_(?:module|kernel)|_op"
+    r"|cake_\w+_launcher"
 )
+#: CuTe DSL: cached getters of a dictionary that the kernel is put into when it is compiled.
+_KEEPER = re.compile(r"_get_compiled_(?:decode|mtp)_kernel\w*")
+#: CuTe DSL: functions that compile a kernel, and launch it on what they are given.
+_LAUNCHER = re.compile(
+    r"run_(?:pretranspose|nontranspose|mtp)_decode|_?(?:cp|chunk)_\w*delta_rule\w*_sm\d+"
+)
+#: CuTe DSL: those that keep constants for each size, and allocate what they return.
+_DECODER = re.compile(r"_gated_delta_rule_\w*bf16_state(?:_mtp)?|_gated_delta_rule_t1_rubin")
 #: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
 _KERNEL_CLASS = re.compile(r"\w+Kernel|CuteDslSm\w+Op")
 #: CuTe DSL: classes of the autotuner's runners that write into the last of their inputs.
@@ -228,12 +277,18 @@ _BUILDERS = frozenset(
 #: CuTe DSL: functions that launch all kernels of a pipeline, and return the output that they are
 #: given by this name.
 _PIPELINES = {"launch_sm120_moe": "scatter_output"}
-#: DeepGEMM: the functions that describe their tensors to the card, by addresses, and launch.
-_DEEP_GEMM = re.compile(r"m_grouped_\w+_sm\w+")
+#: Grouped products, DeepGEMM's and others: the functions that describe their tensors to the card,
+#: by addresses, and launch.
+_GROUPED_GEMM = re.compile(r"(m_grouped|grouped_gemm)_\w+_sm\w+")
 #: Functions that prepare a loaded library.
 _SETUPS = frozenset({"setup_cubin_loader"})
 _WORKSPACES = frozenset({"_get_cache_buf", "_get_stream_cache_buf"})
 _DRAWS = frozenset({"get_seed_and_offset"})
+#: cuTile: functions that time a kernel for the sizes at hand, or take the fastest, and launch it.
+#: PrimsTS: the function that does so.
+_TUNED_LAUNCH = re.compile(r"_(masked|ragged)\w*_bmm_(\w*autotune\w*|launch)|launch_dense_gemm")
+#: All that launch by themselves.
+_LAUNCHERS = (_GROUPED_GEMM, _TUNED_LAUNCH, _LAUNCHER)
 #: Functions that compile a kernel and launch it on two outputs that they are given.
 _COMPILERS = frozenset({"cute_dsl_radix_filter_topk_wrapper"})
 #: Functions that ask a loaded module whether it can serve a call. In shadow it can: the real call
@@ -243,6 +298,11 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
     r"|select_tile"
+    r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
+    r"|_should_use_oneshot"
+    r"|_admits|_selects|select_record"
+    r"|get_(?:tile_v|vec_size)_mtp|select_cake_\w+_variant|should_use_\w+_host"
+    r"|select_cake_\w+_template|(fp8|nvfp4)_blackwell_\w+"
 )
 
 
@@ -274,14 +334,16 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return lambda *args, **kwargs: (None, None)
     if name in _CAN:
         return lambda: True
-    if name in _SETUPS or _DEEP_GEMM.fullmatch(name):
+    if name in _SETUPS or any(pattern.fullmatch(name) for pattern in _LAUNCHERS):
         return _NOTHING
+    if _DECODER.fullmatch(name):
+        return _decoded
     if name in _BUILDERS:
         return _GIVING_NOTHING
     if name in _PIPELINES:
         return lambda **arguments: arguments[_PIPELINES[name]]
     if name == "AutoTuner":
-        return _Tuner
+        return _Tuner(loaded)
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
     if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
@@ -295,10 +357,11 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
     if _CHOOSER.fullmatch(name):
         return _choosing(value)
     cached = isinstance(value, functools._lru_cache_wrapper)
+    if cached and _KEEPER.fullmatch(name):
+        return lambda *args, **kwargs: _KEPT
     if cached and _KERNEL_GETTER.fullmatch(name):
         return _recording(value, loaded, lambda *args, **kwargs: _gotten(value))
-    # What a cached getter calls; the getter is noted.
-    return _GIVING_NOTHING if _MODULE_LOADER.fullmatch(name) else None
+    return None
 
 
 def _choosing(chooser: Callable[..., Any]) -> Callable[..., Any]:

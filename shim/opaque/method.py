@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -23,13 +24,14 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from . import shadow
 from .capture import Kernels
 from .carry import EXTRAS
 from .declare import Op
 from .dispatch import dispatching
-from .op import Body, define
+from .op import Body, define, promised
 from .registry import Tag
 
 #: Attribute of an object that holds its handle, and the op's parameters for it and for its state.
@@ -47,7 +49,13 @@ _untracked: dict[type, dict[str, Any]] = {}
 
 
 def build(
-    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
+    op: Op,
+    kind: type,
+    method: Callable[..., Any],
+    *,
+    release: str,
+    preload: bool,
+    at_once: bool = True,
 ) -> Callable[..., Any]:
     """Define the op of ``method`` and build the function that takes its place in class ``kind``.
 
@@ -56,18 +64,35 @@ def build(
         kind: the class, of which objects are tracked; see :func:`track`.
         method: the plain function in it.
         release: of FlashInfer.
-        preload: as in :func:`.op.build`.
+        preload, at_once: as in :func:`.op.build`.
 
     Raises:
         Inexpressible: the method has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
+    later = promised(
+        op, lambda: _traced(op, kind, method, release=release, preload=preload), at_once=at_once
+    )
+    return dispatching(method, later)
+
+
+def _traced(
+    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
+) -> Callable[..., Any]:
+    """Define the op; gives what a compiler is to trace."""
     call = _Call(method)
-    kernels = Kernels(op.name, preload=preload)
+
+    def needs(arguments: Mapping[str, Any]) -> tuple[shadow.Loaded, ...]:
+        rest = {name: value for name, value in arguments.items() if name not in (_HOLDER, _STATE)}
+        holder = _find(op.name, arguments[_HOLDER])
+        return shadow.needed(lambda fakes: shadow.run_method(method, holder, fakes, call), rest)
+
+    kernels = Kernels(op.name, preload=preload, needs=needs)
 
     def run(**arguments: Any) -> Any:
         arguments.pop(_STATE, None)
-        return call(method, _find(op.name, arguments.pop(_HOLDER)), arguments)
+        holder = _find(op.name, arguments.pop(_HOLDER))
+        return _apart(call(method, holder, arguments), holder)
 
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
@@ -77,7 +102,24 @@ def build(
         return _in_shadow(call, method, _alike(kind, op.state, state), arguments, kernels)
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
-    return dispatching(method, _carrying(op, inner, call))
+    return _carrying(op, inner, call)
+
+
+def _apart(result: Any, holder: object) -> Any:
+    """A result with copies of what lies in memory that the object keeps for its calls.
+
+    In a graph the next call may come before somebody has read what this one returned.
+    """
+    kept = {
+        value.untyped_storage()._cdata
+        for value in vars(holder).values()
+        if isinstance(value, torch.Tensor)
+    }
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if tensor.untyped_storage()._cdata in kept else tensor
+
+    return tree_map_only(torch.Tensor, own, result) if kept else result
 
 
 class _Call:
@@ -160,7 +202,9 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
     """The attributes that decide what the results look like. Traced by Dynamo."""
     told = ""
     for name in names:
-        told += f"{name}={getattr(holder, name, None)};"
+        value = getattr(holder, name, None)
+        # A symbolic number has no text: the graph belongs to the one that it is.
+        told += f"{name}={operator.index(value) if type(value) is int else value};"
     return told
 
 

@@ -42,10 +42,11 @@ class _Copying:
     def _attribute(self, name: str, value: Any) -> Any:
         if type(value) in (list, tuple):
             return type(value)(self._attribute(name, item) for item in value)
-        return self.copy(value) if _keeps_state(value) else self._translate(name, value)
+        return self.copy(value) if keeps_state(value) else self._translate(name, value)
 
 
-def _keeps_state(value: Any) -> bool:
+def keeps_state(value: Any) -> bool:
+    """Whether a value is an object of upstream's own, with attributes."""
     kind = type(value)
     return kind is types.SimpleNamespace or (
         kind.__module__.partition(".")[0] == "flashinfer"

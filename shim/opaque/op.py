@@ -15,11 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from . import registry, shadow
+from .binding import binding
 from .capture import Kernels, untuned
 from .declare import Count, Op
-from .dispatch import dispatching, encoding, with_draws, with_results
+from .dispatch import Inputs, dispatching, encoding, with_draws, with_results, with_writes
 from .identity import signature_of
-from .schema import Schema, from_signature
+from .later import Later, promise
+from .launchers import Loaded
+from .schema import Schema, from_signature, kinds
 
 
 def build(
@@ -31,8 +34,9 @@ def build(
     fake: Callable[..., Any] | None = None,
     kernels: Kernels | None = None,
     eager: Callable[..., Any] | None = None,
+    at_once: bool = True,
 ) -> Callable[..., Any]:
-    """Define the op, or both that it needs, and build the function that dispatches to it.
+    """Build the function that dispatches to the op, and define the op, or both that it needs.
 
     Two are needed where it has outputs, or where a call may or may not draw random numbers.
 
@@ -45,21 +49,58 @@ def build(
             the function in shadow, or nothing where it returns nothing.
         kernels: what ``fake`` would load; without it the shadow tells.
         eager: runs instead of ``function``.
+        at_once: define it now. For a function that is known to be expressible that can wait until
+            a compiler meets it.
 
     Raises:
         Inexpressible: the function has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    kernels = Kernels(op.name, preload=preload) if kernels is None else kernels
-    signature = signature_of(function)
-    body = Body(
-        signature,
-        function if eager is None else eager,
-        fake or _seeing(op, signature, _answer(op, function, kernels)),
-        kernels,
-    )
-    tag = registry.Tag(release, _set_variables(op.variables))
-    return dispatching(function, define(op, body, tag), eager)
+
+    def traced() -> Callable[..., Any]:
+        signature = _with_keywords(signature_of(function), op.keywords)
+        behind = kernels
+        if behind is None:
+            needs = _seeing(op, signature, functools.partial(_needed, function))
+            behind = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
+        body = Body(
+            signature,
+            function if eager is None else eager,
+            fake or _seeing(op, signature, _answer(op, function, behind)),
+            behind,
+        )
+        return define(op, body, registry.Tag(release, _set_variables(op.variables)))
+
+    return dispatching(function, promised(op, traced, at_once=at_once), eager)
+
+
+def promised(op: Op, traced: Callable[[], Callable[..., Any]], *, at_once: bool) -> Later:
+    """The op, or both that it needs, under the names that they will have.
+
+    Args:
+        op: the declaration.
+        traced: defines them, and gives what a compiler is to trace.
+        at_once: whether to do it now.
+    """
+    later = Later(traced)
+    promise({_named(op), f"{_named(op)}_out", f"{_named(op)}_seeded"}, later)
+    if at_once:
+        later.make()
+    return later
+
+
+def _named(op: Op) -> str:
+    return op.name.replace(".", "_")
+
+
+def _with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+    """The signature with parameters of their own for what goes by ``**kwargs``."""
+    if not names:
+        return signature
+    kind = inspect.Parameter.VAR_KEYWORD
+    written = [p for p in signature.parameters.values() if p.kind is not kind]
+    named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
+    return signature.replace(parameters=[*written, *named])
 
 
 @dataclass(frozen=True)
@@ -95,37 +136,47 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             capturing = kernels.before_run(arguments)
             if capturing and refusal:
                 raise RuntimeError(refusal)
-            result = untuned(body.run, arguments) if capturing else body.run(**arguments)
-            kernels.after_run(arguments)
-            return result
+            return untuned(body.run, arguments) if capturing else body.run(**arguments)
 
         return run_guarded
 
-    op_name = op.name.replace(".", "_")
+    op_name = _named(op)
     out = tuple(name for name in op.out if name is not None and name in signature.parameters)
     total = op.returns.count("Tensor")
+    inputs = tuple(op.inputs.items())
 
     def register(
-        name: str, schema: Schema, wrap: Callable[[Callable[..., Any]], Any], *, refusal: str = ""
+        name: str,
+        schema: Schema,
+        wrap: Callable[[Callable[..., Any]], Any],
+        *,
+        ordered: bool = False,
+        refusal: str = "",
     ) -> Callable[..., Any]:
         whole = registry.Body(
             schema,
             wrap(guarded(refusal)),
             wrap(body.fake),
-            ordered=bool(refusal),
-            captured=body.captured,
+            ordered=ordered,
+            captured=body.captured and not refusal,
         )
         return encoding(registry.define(name, tag, whole), schema)
 
+    def bound(traced: Callable[..., Any]) -> Callable[..., Any]:
+        return binding(op.path, signature, kinds(signature, op.annotations), traced)
+
     if op.draws is not None:
-        return _drawing(op, signature, register)
+        return bound(_drawing(op, signature, register))
+    if op.collective:
+        return bound(_collective(op, signature, register))
     functional = from_signature(
         signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
-    complete = functools.partial(_complete, outs=out, total=total)
-    traced = register(op_name, functional, complete if op.results else _as_it_is)
-    if not (out or op.results):
-        return traced
+    complete = functools.partial(_complete, outs=out, inputs=inputs, total=total)
+    varied = op.results or inputs
+    traced = register(op_name, functional, complete if varied else _as_it_is)
+    if not (out or varied):
+        return bound(traced)
     mutating = traced
     if out:
         writing = from_signature(
@@ -136,8 +187,8 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             annotations=op.annotations,
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
-    names = functional.names[: functional.positional]
-    return with_results(traced, mutating, names, out, _counting(op, signature, total))
+    count = _counting(op, signature, total)
+    return bound(with_results(traced, mutating, out, inputs, count, op.part))
 
 
 def _drawing(
@@ -150,7 +201,7 @@ def _drawing(
 
     def body(function: Callable[..., Any]) -> Callable[..., Any]:
         function = _on_copies(function, outs)
-        return function if total == 1 else _complete(function, outs=(), total=total)
+        return function if total == 1 else _complete(function, outs=(), inputs=(), total=total)
 
     draws = tuple(name for name in op.draws or () if name in signature.parameters)
     refusal = (
@@ -159,10 +210,9 @@ def _drawing(
     )
     if draws and all("Tensor" in str(signature.parameters[name].annotation) for name in draws):
         refusal += f", or give {' and '.join(draws)} as tensors"
-    drawing = register(op.name, schema, body, refusal=refusal)
+    drawing = register(op.name, schema, body, ordered=True, refusal=refusal)
     told = register(f"{op.name}_seeded", schema, body) if draws else None
-    names = schema.names[: schema.positional]
-    return with_draws(drawing, told, names, draws, outs, _counting(op, signature, total))
+    return with_draws(drawing, told, draws, outs, _counting(op, signature, total))
 
 
 def _counting(
@@ -181,6 +231,67 @@ def _counting(
         return total if results is None else results({**defaults, **given})
 
     return count
+
+
+def _collective(
+    op: Op, signature: inspect.Signature, register: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The op that each rank calls: it returns what is written into arguments, behind its results.
+
+    An op that has an effect on others, which AOTAutograd keeps in order, may not write into any.
+    """
+    written = tuple(n for n in (*op.out, *op.mutates) if n and n in signature.parameters)
+    total = op.returns.count("Tensor")
+    made = total + len(written)
+    returns = "Tensor" if made == 1 else f"({', '.join(['Tensor'] * made)})"
+    schema = from_signature(signature, returns=returns, annotations=op.annotations)
+
+    def body(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _returning_written(function, total, written, outs, op.returned)
+
+    outs = tuple(name for name in op.out if name and name in signature.parameters)
+    traced = register(_named(op), schema, body, ordered=True)
+    return with_writes(traced, written, outs, op.results or (lambda given: total), op.returned)
+
+
+def _returning_written(
+    function: Callable[..., Any],
+    total: int,
+    written: tuple[str, ...],
+    outs: tuple[str, ...],
+    returned: Callable[[Mapping[str, Any]], str] | None,
+) -> Callable[..., Any]:
+    """The function on copies of what it writes into; they are its last results, ``total`` first.
+
+    An empty tensor stands for what a call does not return, was not given, or returns of what it was
+    given.
+    """
+
+    def returning_written(**arguments: Any) -> Any:
+        copies = {n: _copy(arguments[n]) for n in written if arguments.get(n) is not None}
+        given = {**arguments, **copies}
+        result = function(**given)
+        name = returned(arguments) if returned else ""
+        if name and result is not None and result is not given[name]:
+            raise RuntimeError(f"the call did not return the {name} that it was given")
+        alone = result is None or isinstance(result, torch.Tensor)
+        found = [result] if alone else list(result)
+        found += [None] * (total - len(found))
+        one = next(value for value in arguments.values() if isinstance(value, torch.Tensor))
+        known = [*map(id, given.values())]
+        results = [None if id(each) in known else each for each in found[:total]]
+        for i, out in enumerate(outs):
+            results[i] = None if out in copies else results[i]
+        results += [copies.get(name) for name in written]
+        made = tuple(one.new_empty(0) if each is None else each for each in results)
+        return made[0] if len(made) == 1 else made
+
+    return returning_written
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, whatever they are: upstream may ask for them."""
+    return tensor.new_empty_strided(tensor.size(), tensor.stride()).copy_(tensor)
 
 
 def _on_copies(function: Callable[..., Any], outs: tuple[str | None, ...]) -> Callable[..., Any]:
@@ -222,6 +333,10 @@ def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[
     return by_rule if op.fake or op.returns == "()" else in_shadow
 
 
+def _needed(function: Callable[..., Any], /, **arguments: Any) -> tuple[Loaded, ...]:
+    return shadow.needed(lambda fakes: shadow.run(function, fakes), arguments)
+
+
 def _set_variables(beginnings: tuple[str, ...]) -> str:
     """The environment variables that choose shapes, as they stand now.
 
@@ -245,7 +360,7 @@ def _silent(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _complete(
-    function: Callable[..., Any], *, outs: tuple[str, ...], total: int
+    function: Callable[..., Any], *, outs: tuple[str, ...], inputs: Inputs, total: int
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
@@ -256,11 +371,12 @@ def _complete(
     def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
         returned = function(**arguments)
         arrived = {id(value) for value in tree_leaves(arguments)}
-        results = (returned,) if isinstance(returned, torch.Tensor) else tuple(returned)
+        results = _flat(returned)
         given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
         there = {i for i, result in enumerate(results) if result is not None}
         for i in given & there:
             _deliver(results[i], arguments[outs[i]])
+        given |= {i for i, given_back in inputs if given_back(arguments) is not None}
 
         def own(i: int) -> torch.Tensor:
             if i not in there - given:
@@ -271,6 +387,12 @@ def _complete(
         return tuple(map(own, range(total)))
 
     return complete
+
+
+def _flat(returned: Any) -> tuple[Any, ...]:
+    if returned is None or isinstance(returned, torch.Tensor):
+        return (returned,)
+    return tuple(result for item in returned for result in _flat(item))
 
 
 def _deliver(result: torch.Tensor, given: torch.Tensor) -> None:

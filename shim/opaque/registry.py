@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,12 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch._ops import OpOverload
 
 from .. import __version__
+from .later import NAMESPACE, lock, made
 from .schema import Schema
 
-NAMESPACE = "flashinfer_shim"
+#: Who sees an op below autograd, beside its kernel: a dispatch mode or subclass, a functionalizer.
+_WATCHING = (torch._C.DispatchKey.Python, torch._C.DispatchKey.Functionalize)
 
-_lock = threading.Lock()
 # Kept alive for the life of the process: a Library that is collected takes its ops along
 # (pytorch #139444), and compiled graphs hold the ops by name.
 _library: torch.library.Library | None = None
@@ -75,9 +75,10 @@ def define(name: str, tag: Tag, body: Body) -> OpOverload:
         RuntimeError: the op was defined by another copy of us.
     """
     key = f"{name}.{_overload_name(tag, body)}"
-    with _lock:
+    with lock:
         if key not in _bodies:
             _define(key, body)
+            made(name)
         _bodies[key] = body
     return _overload(key)
 
@@ -110,10 +111,26 @@ def _define(key: str, body: Body) -> None:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         current = _bodies[key]
+        if current.ordered and not current.captured:
+            _keep_out_of_cuda_graphs(_overload(key))
         return current.fake(**current.schema.arguments(args, kwargs))
+
+    def run_below_autograd(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return run_below_autograd(keys, *args, **kwargs)
+        if not any(map(keys.has, _WATCHING)):
+            return run(*args, **kwargs)
+        with torch._C._AutoDispatchBelowAutograd():
+            below = keys & torch._C._after_autograd_keyset
+            return _overload(key).redispatch(below, *args, **kwargs)
 
     _library.define(f"{key}{body.schema.text}", tags=_tags(body))  # type: ignore[no-untyped-call]
     _library.impl(key, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    # No result requires grad, and autograd knows of nothing that is written, a leaf that requires
+    # grad included: so it is with FlashInfer's own kernels. Without this one torch's fallback
+    # answers, whose results require grad where an input does.
+    _library.impl(key, run_below_autograd, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{key}", fake, lib=_library)
     if body.ordered:
         # The tag alone does not keep AOTAutograd from making one call of two that look alike, nor
@@ -133,3 +150,18 @@ def _tags(body: Body) -> tuple[torch.Tag, ...]:
     if not body.captured and unsafe is not None:
         tags.append(unsafe)
     return tuple(tags)
+
+
+def _keep_out_of_cuda_graphs(op: OpOverload) -> None:
+    """Have Inductor, under ``reduce-overhead``, divide a graph around an op with an effect.
+
+    It reads the tag that says so from the node that calls the op, and of such a node that is
+    ``with_effects``. So the op is named where Inductor keeps names of ops like it; by now, a fake
+    being asked for, Dynamo has loaded that.
+    """
+    from torch._inductor import config
+
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    named = getattr(config, "custom_should_partition_ops", None)
+    if named is not None and name not in named:
+        config.custom_should_partition_ops = [*named, name]

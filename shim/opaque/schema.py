@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from .carry import TYPES, Carrier, carrier_for, only_default
+from .carry import TYPES, Carrier, Itself, Part, carrier_for, only_default
 
 #: What an annotation of ours may say, members of a union with ``|`` between them.
 _WORDS: Mapping[str, Any] = {
@@ -30,8 +30,15 @@ _WORDS: Mapping[str, Any] = {
     "str": str,
     "dtype": torch.dtype,
     "tuple": tuple[torch.Tensor, ...],
+    "object": Itself,
     "None": None,
 }
+#: Dynamo takes a keyword of this name for an output of torch's own functions, and refuses one that
+#: is not contiguous: in the op it has another name.
+_OUT = "out"
+_RENAMED = Carrier(
+    (Part("out_", "Tensor{}?", "None", None),), lambda value: (value,), lambda value: value
+)
 _NONE_GIVEN: Mapping[str, str] = types.MappingProxyType({})
 
 
@@ -45,17 +52,15 @@ class Schema:
 
     Attributes:
         text: ``(Tensor input, ...) -> (Tensor, Tensor)``, as ``Library.define`` wants it.
-        names: the function's parameters in order.
         op_names: the op's parameters in order.
         carriers: by function parameter, how the ones that travel in parts do.
-        positional: how many of the function's parameters may be given by position.
+        required: the function's parameters without a default.
     """
 
     text: str
-    names: tuple[str, ...]
     op_names: tuple[str, ...]
     carriers: Mapping[str, Carrier]
-    positional: int
+    required: frozenset[str] = frozenset()
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The function's arguments by keyword, from a call of the op.
@@ -67,7 +72,8 @@ class Schema:
         for name, carrier in self.carriers.items():
             if any(part.name in named for part in carrier.parts):
                 values = [named.pop(part.name, part.value) for part in carrier.parts]
-                if values != [part.value for part in carrier.parts]:
+                at_default = values == [part.value for part in carrier.parts]
+                if name in self.required or not at_default:
                     named[name] = carrier.decode(*values)
         return named
 
@@ -107,6 +113,11 @@ def from_signature(
             declared.append("*")
         alias = f"(a{index}!)" if parameter.name in mutates else ""
         plain = _declare(parameter, alias, required=parameter.name in required)
+        if plain is not None and parameter.name == _OUT:
+            carriers[_OUT] = _RENAMED
+            declared.append(plain.replace(f" {_OUT}", f" {_RENAMED.parts[0].name}"))
+            op_names.append(_RENAMED.parts[0].name)
+            continue
         if plain is not None:
             declared.append(plain)
             op_names.append(parameter.name)
@@ -117,9 +128,22 @@ def from_signature(
     if declared and declared[-1] == "*":
         declared.pop()
     text = f"({', '.join(_defaults_last(declared))}) -> {returns}"
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    positional = sum(p.kind is not keyword for p in signature.parameters.values())
-    return Schema(text, tuple(signature.parameters), tuple(op_names), carriers, positional)
+    empty = inspect.Parameter.empty
+    required_ones = frozenset(n for n, p in signature.parameters.items() if p.default is empty)
+    return Schema(text, tuple(op_names), carriers, required_ones)
+
+
+def kinds(
+    signature: inspect.Signature, annotations: Mapping[str, str]
+) -> dict[str, tuple[Any, bool]]:
+    """The type of each parameter that has a plain one, and whether it may be None."""
+    found = {}
+    for parameter in signature.parameters.values():
+        parameter = _annotated(parameter, annotations)
+        base, optional = _unwrap(parameter.annotation)
+        if carrier_for(parameter) is None and base in TYPES:
+            found[parameter.name] = (base, optional or parameter.default is None)
+    return found
 
 
 def _annotated(parameter: inspect.Parameter, annotations: Mapping[str, str]) -> inspect.Parameter:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Mapping
@@ -21,17 +22,23 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from . import symbolic
 from .classes import copy_class, does_something
 from .identity import original_of
 from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
-from .objects import copy_object
+from .objects import copy_object, keeps_state
 
 _UPSTREAM = "flashinfer"
+_LOGGING = "flashinfer.api_logging"
 #: Most of what a module holds, and the same in every world.
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), torch.dtype})
 _ABSENT = object()
@@ -56,7 +63,7 @@ def run(
             on the list of launchers.
         Exception: whatever upstream's Python raises for these arguments.
     """
-    return _in_a_world(function, arguments, lambda world, copied, named: copied(**named))
+    return _in_a_world(function, arguments, _call_with_copies)
 
 
 def run_method(
@@ -80,20 +87,40 @@ def run_method(
     return _in_a_world(method, arguments, with_copy)
 
 
+def _call_with_copies(world: _World, copied: Callable[..., Any], named: Mapping[str, Any]) -> Any:
+    """Call it, each of upstream's objects among the arguments, such as a workspace, copied."""
+    return copied(
+        **{
+            name: copy_object(value, world.translate) if _is_held(value) else value
+            for name, value in named.items()
+        }
+    )
+
+
+def _is_held(value: Any) -> bool:
+    is_value = isinstance(value, tuple) or dataclasses.is_dataclass(value)
+    return keeps_state(value) and not is_value
+
+
 _Call = Callable[["_World", Callable[..., Any], Mapping[str, Any]], Any]
 
 
 def _in_a_world(
     function: Callable[..., Any], arguments: Mapping[str, Any], call: _Call
 ) -> tuple[Any, tuple[Loaded, ...]]:
-    try:
-        return _run(function, arguments, call)
-    except TypeError as fault:
-        if "SymInt" not in str(fault):
-            raise
-        # It looks something up by a symbolic size, which has no hash: tie the graph to the sizes.
-        sized = {name: _sized(value, int) for name, value in arguments.items()}
-        return _run(function, sized, call)
+    # It may look something up by a symbolic number, which has no hash: tie the graph to the numbers
+    # that were given, and to the sizes only if need be.
+    for tied in (False, True):
+        try:
+            return _run(function, arguments, call)
+        except TypeError as fault:
+            if "SymInt" not in str(fault):
+                raise
+        arguments = {
+            name: _sized(value, int) if tied or isinstance(value, torch.SymInt) else value
+            for name, value in arguments.items()
+        }
+    return _run(function, arguments, call)
 
 
 def _run(
@@ -144,7 +171,26 @@ def loads(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[L
     would if the size were symbolic here. May raise whatever :func:`run` does.
     """
     sized = {name: _sized(value, concrete) for name, value in arguments.items()}
-    return _run(function, sized, lambda world, copied, named: copied(**named))[1]
+    return _run(function, sized, _call_with_copies)[1]
+
+
+def needed(
+    tell: Callable[[Mapping[str, Any]], tuple[Any, tuple[Loaded, ...]]],
+    arguments: Mapping[str, Any],
+) -> tuple[Loaded, ...]:
+    """The calls that a real call makes to load kernels. Its tensors are not touched.
+
+    Args:
+        tell: runs the function in shadow.
+        arguments: of the real call, by keyword.
+
+    Nothing is known of a call that cannot be made in shadow.
+    """
+    with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True):
+        try:
+            return tell({name: _sized(value, int) for name, value in arguments.items()})[1]
+        except Exception:
+            return ()
 
 
 def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
@@ -157,7 +203,8 @@ def _sized(value: Any, number: Callable[[Any], Any]) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     size, stride = map(number, value.size()), map(number, value.stride())
-    return value.new_empty_strided(tuple(size), tuple(stride))
+    options: Any = {"dtype": value.dtype, "device": value.device}
+    return torch.empty_strided(tuple(size), tuple(stride), **options)
 
 
 class _WithoutDevice(TorchFunctionMode):
@@ -198,7 +245,10 @@ class _World:
         if type(value) in _PLAIN:
             return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
-        value = original_of(value) or value
+        value = _unlogged(original_of(value) or value)
+        if isinstance(value, functools.partial):
+            function = self.translate(name, value.func)
+            return functools.partial(function, *value.args, **value.keywords)
         replaced = stand_in(name, value, self.loaded)
         if replaced is not None:
             return replaced
@@ -221,7 +271,9 @@ class _World:
 
     def _contents(self, value: Any) -> Any:
         """A copy of a container: upstream's is not written into, and may hold functions."""
-        copied = copy.copy(value)
+        kinds: dict[type, Callable[[], Any]] = {dict: _Table, set: _Set}
+        kind = kinds.get(type(value))
+        copied = kind() if kind else copy.copy(value)
         copied.clear()
         # In the table before it is filled, since it may hold itself.
         self._copies[id(value)] = (value, copied)
@@ -285,6 +337,50 @@ class _World:
         return self.translate(name, builtins.__import__(name, package, locals, fromlist, level))
 
 
+class _Table(dict[Any, Any]):
+    """A dict that also takes keys with symbolic numbers in them, which have no hash.
+
+    Such a key is the same where its expressions are, and never one that upstream has stored.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        hashable = _hashable(key)
+        if hashable is not key and not super().__contains__(hashable):
+            hash(key)  # raises, so that the call is made again with the sizes at hand
+        return super().__getitem__(hashable)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(_hashable(key), value)
+
+    def __contains__(self, key: Any) -> bool:
+        return super().__contains__(_hashable(key))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """As a dict's."""
+        return super().get(_hashable(key), default)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """As a dict's."""
+        return super().setdefault(_hashable(key), default)
+
+
+class _Set(set[Any]):
+    """A set that takes such members, likewise."""
+
+    def __contains__(self, member: Any) -> bool:
+        return super().__contains__(_hashable(member))
+
+    def add(self, member: Any) -> None:
+        """As a set's."""
+        super().add(_hashable(member))
+
+
+def _hashable(key: Any) -> Any:
+    if type(key) is str or not any(isinstance(part, torch.SymInt) for part in tree_leaves(key)):
+        return key
+    return f"symbolic {key}"
+
+
 class _Globals(dict[str, Any]):
     """The globals of a module, translated as they are looked up; what is set stays here.
 
@@ -327,6 +423,18 @@ def _without_data(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that upstream keeps in a module, as the active fake mode sees it."""
     mode = detect_fake_mode()
     return mode.from_tensor(tensor, static_shapes=True) if mode else tensor
+
+
+def _unlogged(value: Any) -> Any:
+    """The function within upstream's wrappers that log its calls, trace them or warn of them.
+
+    A call in shadow is none: the real one is logged.
+    """
+    while isinstance(value, types.FunctionType) and hasattr(value, "__wrapped__"):
+        if value.__globals__.get("__name__") != _LOGGING:
+            break
+        value = value.__wrapped__
+    return value
 
 
 def _is_upstream(module: str | None) -> bool:

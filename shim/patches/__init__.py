@@ -40,6 +40,7 @@ class Site:
         module: the FlashInfer module that has just been executed.
         function: the function as its author wrote it (a user's compiler.disable looked through).
         release: of the FlashInfer that is installed, local part included.
+        released: whether the function is the very code that the release has in the table.
         traits: of the contract's row.
         settings: of this process.
     """
@@ -48,6 +49,7 @@ class Site:
     module: ModuleType
     function: Callable[..., Any]
     release: str
+    released: bool
     traits: Any
     settings: Settings
 

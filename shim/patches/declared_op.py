@@ -13,8 +13,12 @@ from .ops import OPS
 
 def build(site: Site) -> Callable[..., Any]:
     """The replacement: the original in eager code, the op where somebody watches."""
-    op, release, preload = OPS[site.patch], site.release, site.settings.preload
+    op = OPS[site.patch]
+    options: dict[str, Any] = {
+        "release": site.release,
+        "preload": site.settings.preload,
+        "at_once": not site.released,
+    }
     if op.owner:
-        kind = getattr(site.module, op.owner)
-        return build_method(op, kind, site.function, release=release, preload=preload)
-    return build_op(op, site.function, release=release, preload=preload)
+        return build_method(op, getattr(site.module, op.owner), site.function, **options)
+    return build_op(op, site.function, **options)

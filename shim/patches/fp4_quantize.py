@@ -65,6 +65,7 @@ def build(site: Site) -> Callable[..., Any]:
         original,
         release=site.release,
         preload=site.settings.preload,
+        at_once=not site.released,
         fake=fake,
         kernels=kernels,
         eager=_by_device(original, signature, site.traits) if site.settings.reference else None,

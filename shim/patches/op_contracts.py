@@ -10,7 +10,7 @@ from ..contract import Contract, Row
 from ..opaque.declare import Op
 from ..upstream import FunctionFacts
 
-#: For each op its function's runs of releases, oldest first, as ``tests/write_rows.py`` writes them.
+#: By op, its function's runs of releases, oldest first, as ``tests/write_rows.py`` writes them.
 ROWS = Path(__file__).with_name("rows.json")
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..patches import PATCHES, RELEASES
 from ..upstream import Installed, installed
-from .examples import EXAMPLES, SIZES, Example, unfit
+from .examples import EXAMPLES, Example, unfit
 
 if TYPE_CHECKING:  # torch comes with it, and Dynamo, before which the device is to be chosen
     from packaging.version import Version
@@ -138,6 +138,8 @@ def _try(
     from .compiling import Call
 
     skipped = "" if example.lack else unfit(example, torch.cuda.get_device_capability())
+    if example.planned and not gpu:
+        skipped = "a method of an object that FlashInfer plans on a GPU, and none is used here"
     function = None if skipped else _find(example, version)
     if function is None:
         return {"skipped": skipped or f"FlashInfer {version} has no such function"}
@@ -153,17 +155,28 @@ def _find(example: Example, version: Version | None) -> Callable[..., Any] | Non
     contract = next(patch.contract for patch in PATCHES if patch.name == example.patch)
     listed = version is not None and version.public in RELEASES
     modules = () if listed and not contract.row_for(version) else contract.modules(version)
-    found: Callable[..., Any] | None = vars(flashinfer).get(example.function)
+    # Another module's function may have the same name: then the op has one of its own.
+    exported = vars(flashinfer) if example.patch == example.function else {}
+    found: Callable[..., Any] | None = _attribute(exported, example.function)
     missing: ModuleNotFoundError | None = None
     for module in modules:
         if found is not None:
             break
         try:
-            found = getattr(import_module(module), example.function, None)
+            found = _attribute(vars(import_module(module)), example.function)
         except ModuleNotFoundError as error:
             missing = error
     if found is None and missing is not None:
         raise missing
+    return found
+
+
+def _attribute(names: Mapping[str, Any], path: str) -> Any:
+    """What a dotted path leads to, such as a method of a class, None if nothing."""
+    first, *others = path.split(".")
+    found = names.get(first)
+    for name in others:
+        found = getattr(found, name, None)
     return found
 
 
@@ -177,7 +190,7 @@ def _without(call: Call, gpu: bool, backends: Sequence[str]) -> dict[str, Any]:
 
     compiled, _ = compile_step(call.step, *backends)
     with _fake_mode(gpu):
-        inputs = call.inputs(on("cuda") if gpu else fake("cuda"), SIZES[0])
+        inputs = call.inputs(on("cuda") if gpu else fake("cuda"), call.example.sizes[0])
         try:
             compiled(inputs)
         except torch._dynamo.exc.TorchDynamoException as error:
@@ -191,6 +204,9 @@ def _with(call: Call, gpu: bool, backends: Sequence[str]) -> dict[str, Any]:
     """Every way of running it that this machine has."""
     from .compiling import BITS, SHAPES, Run, run_sizes
 
+    refusal = "" if call.example.lack else _refusal(call, gpu)
+    if refusal:
+        return {"skipped": f"FlashInfer itself refuses the call here ({refusal})"}
     if gpu:
         runs = _with_gpu(call, backends)
     else:
@@ -201,6 +217,16 @@ def _with(call: Call, gpu: bool, backends: Sequence[str]) -> dict[str, Any]:
         for each in backends if call.example.on_cpu else ():
             runs.append(run_sizes(call, Run("values", each, compared=BITS), "cpu"))
     return {"runs": [dataclasses.asdict(run) for run in runs]}
+
+
+def _refusal(call: Call, gpu: bool) -> str:
+    """The error of an eager call, such as for want of a kernel for this card."""
+    from .compiling import try_step
+    from .making import fake, on
+
+    with _fake_mode(gpu):
+        make = on("cuda") if gpu else fake("cuda")
+        return try_step(call.step, call.inputs(make, call.example.sizes[0])).error
 
 
 def _with_gpu(call: Call, backends: Sequence[str]) -> list[Run]:

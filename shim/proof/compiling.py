@@ -14,10 +14,10 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..opaque.declare import MakeTensor
-from ..opaque.registry import NAMESPACE
+from ..opaque.later import NAMESPACE
 from .comparing import difference, one_line
-from .examples import MOST_FRAMES, SIZES, Example
-from .making import fake, on
+from .examples import MOST_FRAMES, Example
+from .making import arguments_of, fake, on
 
 #: The arguments of FlashInfer's function by keyword, and the batch where it is none of them.
 Inputs = Mapping[str, Any]
@@ -59,13 +59,23 @@ class Call:
 
     The step doubles the first floating-point tensor among the arguments before it calls, so that a
     backend has code to generate in front; where there is none, one that is not handed over.
+
+    Args:
+        example: what is called.
+        function: FlashInfer's; of a method the one in its class.
+        device: on which an object can be planned, if the example has one.
     """
 
-    def __init__(self, example: Example, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, example: Example, function: Callable[..., Any], device: str = "cuda"
+    ) -> None:
         self.example = example
+        self._function = function
         # Two sizes that no rule for padding makes equal.
-        with FakeTensorMode():
-            few, many = (example.arguments(fake("cpu"), m) for m in (SIZES[0], SIZES[-1]))
+        sizes = (example.sizes[0], example.sizes[-1])
+        with nullcontext() if example.planned else FakeTensorMode():
+            make = on(device) if example.planned else fake("cpu")
+            few, many = (self._arguments(make, m) for m in sizes)
         batch = next((name for name, value in few.items() if _can_double(value)), "")
         pairs = zip(tensors(few), tensors(many), strict=True)
         self._varying = [_unequal(one, other) for one, other in pairs]
@@ -83,7 +93,10 @@ class Call:
     def inputs(self, make: MakeTensor, m: int) -> Inputs:
         """For a batch of ``m``; a call may write into them, so each wants its own."""
         separate = {"": make(m, 256)} if self._separate else {}
-        return {**self.example.arguments(make, m), **separate}
+        return {**self._arguments(make, m), **separate}
+
+    def _arguments(self, make: MakeTensor, m: int) -> dict[str, Any]:
+        return arguments_of(self._function, self.example.arguments(make, m), self.example.also)
 
     def mark_dynamic(self, inputs: Inputs) -> None:
         """Tell the compiler what varies with the batch; 0 and 1 are always graphs of their own."""
@@ -153,7 +166,8 @@ class Outcome:
 
 
 def try_step(step: Step, inputs: Inputs) -> Outcome:
-    """Run a step once."""
+    """Run a step once. Equal inputs draw equal random numbers."""
+    torch.manual_seed(0)
     try:
         returned = step(inputs)
         on_gpu = any(tensor.is_cuda for tensor in tensors(inputs))
@@ -208,13 +222,14 @@ def run_sizes(
             has to raise the same error then.
     """
     compiled, graphs = compile_step(call.step, run.backend)
+    sizes = call.example.sizes
     raised: dict[int, str] = {}
 
     def make() -> MakeTensor:
         return on(device) if mode is None else fake(device)
 
     with mode or nullcontext():
-        for m in SIZES:
+        for m in sizes:
             expected = try_step(call.step, call.inputs(make(), m))
             if expected.error and not may_raise(m):
                 return _fail(run, m, f"eager raises {expected.error}")
@@ -227,12 +242,12 @@ def run_sizes(
             if expected.error:
                 raised[m] = expected.error
         if mode is None:
-            run.op_calls = _op_calls(compiled, (call.inputs(make(), m) for m in SIZES))
+            run.op_calls = _op_calls(compiled, (call.inputs(make(), m) for m in sizes))
     if raised:
-        sizes = ", ".join(map(str, raised))
+        refused = ", ".join(map(str, raised))
         error = next(iter(raised.values()))
-        run.note = "; ".join(filter(None, (run.note, f"m={sizes}: both raise {error}")))
-    if len(raised) == len(SIZES):
+        run.note = "; ".join(filter(None, (run.note, f"m={refused}: both raise {error}")))
+    if len(raised) == len(sizes):
         run.compared = ERRORS
     run.fault = _miscount(call.example, run)
     return run
@@ -252,14 +267,14 @@ def _op_calls(compiled: Step, all_inputs: Iterable[Inputs]) -> int:
 
 
 def _miscount(example: Example, run: Run) -> str:
-    compiled = frames()
+    compiled, sizes = frames(), len(example.sizes)
     if run.graphs != run.frames:
         return f"{run.graphs} graphs of {run.frames} frames: the graph was broken"
     if run.frames is None or not 1 <= run.frames <= MOST_FRAMES:
-        return f"{run.frames} frames for {len(SIZES)} batch sizes, expected 1 to {MOST_FRAMES}"
+        return f"{run.frames} frames for {sizes} batch sizes, expected 1 to {MOST_FRAMES}"
     if compiled != run.frames:
         return f"{compiled - run.frames} frames compiled again for batch sizes seen before"
-    wanted = example.op_calls * len(SIZES)
+    wanted = example.op_calls * sizes
     if run.op_calls is not None and run.op_calls != wanted:
         return f"our op ran {run.op_calls} times, expected {wanted}"
     return ""

@@ -6,7 +6,7 @@ Read by the command, which imports neither torch nor FlashInfer, and by its chil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -26,6 +26,12 @@ SAMPLES = (
     "apply_rope_with_cos_sin_cache_inplace",
     "append_paged_kv_cache",
     "mxfp8_quantize",
+    "bmm_fp8",
+    "fused_topk_deepseek",
+    "softmax",
+    "top_k_page_table_transform",
+    "merge_state",
+    "single_decode_with_kv_cache",
 )
 
 
@@ -38,10 +44,14 @@ class Example:
         function: what is called, by its name in the module that is patched.
         arguments: makes those of a valid call for so many rows, by keyword.
         mode: what is special about it, for the table; empty where it is the patch's only call.
+        also: arguments for parameters that not every release has.
+        planned: whether it is a method, whose object kernels plan.
+        draws: whether it draws random numbers, which no CUDA graph may replay.
         op_calls: how often the call runs an op of ours.
         on_cpu: CPU tensors, too, go through it and give the right values.
         capability: the oldest compute capability on which the kernel writes its outputs.
         newest: the newest one that has a kernel, where there is one.
+        arch: the only one on which it is a valid call, where it is not one on most.
         requires: what has to be importable for it.
         lack: what a card below ``capability`` is without, where the call can be made there all the
             same; empty where it cannot.
@@ -51,17 +61,26 @@ class Example:
     function: str
     arguments: Callable[[MakeTensor, int], Mapping[str, Any]]
     mode: str = ""
+    also: Mapping[str, Any] = field(default_factory=dict)
+    planned: bool = False
+    draws: bool = False
     op_calls: int = 1
     on_cpu: bool = False
     capability: tuple[int, int] = (0, 0)
     newest: tuple[int, int] | None = None
+    arch: str = ""
     requires: tuple[str, ...] = ()
     lack: str = ""
 
     @property
     def name(self) -> str:
         """What the table and the JSON call it."""
-        return f"{self.function}, {self.mode}" if self.mode else self.function
+        return f"{self.function}, {self.mode}" if self.mode else self.patch
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes in the order in which they come; nobody plans for none."""
+        return tuple(m for m in SIZES if m) if self.planned else SIZES
 
 
 def _fp4(mode: str, *, transposed: bool = False, **options: object) -> Example:
@@ -89,8 +108,12 @@ def _declared(op: Op) -> Example:
         patch=op.name,
         function=op.path,
         arguments=op.example,
+        also=op.also,
+        planned=bool(op.owner),
+        draws=op.draws is not None,
         capability=op.capability,
         newest=op.newest,
+        arch=op.arch,
         requires=op.requires,
     )
 
@@ -132,6 +155,8 @@ def unfit(call: Example | Op, card: tuple[int, int]) -> str:
         return "needs compute capability {}.{}".format(*call.capability)
     if call.newest is not None and call.newest < card:
         return "has no kernel for compute capabilities above {}.{}".format(*call.newest)
+    if call.arch and call.arch != "{}.{}".format(*card):
+        return f"has an example for compute capability {call.arch} alone"
     missing = [module for module in call.requires if not _importable(module)]
     return f"needs {', '.join(missing)}" if missing else ""
 

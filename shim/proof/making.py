@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from ..opaque.declare import MakeTensor
+
+#: As many numbers are drawn for one tensor at most; a larger one, a whole weight, repeats them.
+_DRAWN = 1 << 20
 
 
 def on(device: str, seed: int = 0) -> MakeTensor:
@@ -25,9 +31,19 @@ def on(device: str, seed: int = 0) -> MakeTensor:
             return torch.tensor(values, dtype=kind, device=device).reshape(size)
         if not kind.is_floating_point:
             return torch.zeros(size, dtype=kind, device=device)
-        return torch.randn(size, generator=generator).to(kind).to(device)
+        count = math.prod(size)
+        drawn = torch.randn(min(count, _DRAWN), generator=generator).to(kind).to(device)
+        return drawn.repeat(-(-count // max(len(drawn), 1)))[:count].reshape(size)
 
     return make
+
+
+def arguments_of(
+    function: Callable[..., Any], arguments: Mapping[str, Any], also: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An example's arguments, and those in ``also`` for which this release has a parameter."""
+    parameters = inspect.signature(function).parameters if also else ()
+    return {**arguments, **{name: also[name] for name in also if name in parameters}}
 
 
 def fake(device: str = "cuda") -> MakeTensor:

@@ -76,11 +76,16 @@ def make_row(example: Example, without: Answers, with_us: Answers) -> Row:
     )
 
 
+def proved(rows: Sequence[Row]) -> bool:
+    """Whether there was something to try, and every row is as it should be."""
+    return all(row.passed for row in rows) and not all(row.skipped for row in rows)
+
+
 def as_json(rows: Sequence[Row], environment: Mapping[str, Any] | None) -> dict[str, Any]:
     """The object that ``prove --json`` prints: see docs/prove.md."""
     return {
         "schema": SCHEMA,
-        "passed": all(row.passed for row in rows),
+        "passed": proved(rows),
         "environment": environment,
         "rows": [asdict(row) | {"passed": row.passed} for row in rows],
     }

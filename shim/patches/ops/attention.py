@@ -283,7 +283,6 @@ UNCOVERED = (
     Uncovered("batch_decode_with_kv_cache_mla_swa", "it takes a few batch sizes and no other"),
     Uncovered("single_decode_with_kv_cache_with_jit_module", _TAKES_MODULE),
     Uncovered("single_prefill_with_kv_cache_with_jit_module", _TAKES_MODULE),
-    *wrappers.UNCOVERED,
     *sparse_attention.UNCOVERED,
     *paged_attention.UNCOVERED,
 )

@@ -535,6 +535,24 @@ def _frost(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _wrapped(make: MakeTensor, m: int, name: str, example: Any, **options: Any) -> dict[str, Any]:
+    found = example(make, m)
+    kind = getattr(import_module("flashinfer.fused_moe.cute_dsl"), name)
+    experts, top_k = found.pop("num_experts"), found.pop("top_k")
+    return {"self": kind(experts, top_k, _HIDDEN, _INNER, **options), **found}
+
+
+def _wrapper(name: str, example: Any, **declared: Any) -> Op:
+    return Op(
+        f"{name}.run",
+        functools.partial(_wrapped, name=name, example=example),
+        # What its results depend on besides the tensors given.
+        state=("hidden_size", "output_dtype", "quant_mode", "use_cuda_graph"),
+        requires=("cutlass",),
+        **declared,
+    )
+
+
 _SM12X = ("fp8", "mxfp8_mxfp4")
 _CUTE: dict[str, Any] = {"out": ("moe_output",), "requires": ("cutlass",)}
 
@@ -573,6 +591,17 @@ OPS = (
         mutates=("topk_values", "topk_indices", "routing_replay_out"),
         capability=(9, 0),
     ),
+    Op(
+        "run_cake_megamoe_topk_reduce",
+        lambda make, m: {
+            "partials": make(m, 6, 4096),
+            "out": make(m, 4096),
+            "num_tokens": m,
+        },
+        "()",
+        mutates=("out",),
+        capability=(10, 0),
+    ),
     Op("hash_topk", _hash, "(Tensor, Tensor)", capability=(9, 0)),
     Op("bgmv_moe_shrink", _shrink, "()", mutates=("y",)),
     Op("bgmv_moe_expand", _expand, "()", mutates=("y",)),
@@ -598,6 +627,9 @@ OPS = (
         capability=(12, 0),
         arch="12.0",
     ),
+    _wrapper("CuteDslMoEWrapper", _cute_fp4, capability=_SM100),
+    _wrapper("CuteDslMxfp8Mxfp4MoEWrapper", _cute_fp8, capability=_SM100),
+    _wrapper("B12xMoEWrapper", _b12x, capability=(12, 0), arch="12.0"),
     *(_sm12x("fc1_act", kind) for kind in _SM12X),
     *(
         _sm12x("fc1_act_q1", kind, returns="(Tensor, Tensor)", out=("out_q", "out_sf"))

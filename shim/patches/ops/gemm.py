@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op
+from ...opaque.declare import Example, MakeTensor, Op, Traces, Uncovered
 
 _N, _K, _GROUPS = 384, 640, 2
 _FP8, _FP4, _SCALE = "float8_e4m3fn", "uint8", "float32"
 _SM90, _SM100 = (9, 0), (10, 0)
+#: More rows than any group has, for functions that ask for such a number.
+_MOST = 1 << 16
 _ROUTERS = ((256, 7168), (256, 6144), (384, 7168), (896, 7168))
 
 
@@ -222,6 +224,331 @@ def _low_rank_linear(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _blocked(make: MakeTensor, rows: int) -> Any:
+    """Scales in the layout of the tensor cores: 128 rows and 4 columns at a time."""
+    size = (_GROUPS, rows // 128, _K // 16 // 4, 32, 4, 4)
+    return make(*size, dtype=_FP8).permute(3, 4, 1, 5, 2, 0)
+
+
+def _masked_fp4(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = 128 * m
+    sides = [
+        (make(_GROUPS, n, _K // 2, dtype=_FP4).permute(1, 2, 0), _blocked(make, n))
+        for n in (rows, _N)
+    ]
+    return {
+        "lhs": sides[0],
+        "rhs": sides[1],
+        "out": make(_GROUPS, rows, _N).permute(1, 2, 0),
+        "masked_m": make(_GROUPS, dtype="int32", values=(m,) * _GROUPS),
+        "ab_dtype": "float4_e2m1fn",
+        "sf_dtype": "float8_e4m3fn",
+        "c_dtype": "bfloat16",
+        "sf_vec_size": 16,
+        "alpha": make(1, 1, _GROUPS, dtype=_SCALE),
+        "alpha_dtype": _SCALE,
+    }
+
+
+def _sorted_groups(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "a": make(m, _K, dtype=_FP8),
+        "b": make(_GROUPS, _N, _K, dtype=_FP8),
+        "a_scale": make(m, _K // 128, dtype=_SCALE),
+        "b_scale": make(_GROUPS, _N // 128, _K // 128, dtype=_SCALE),
+        "m_indices": make(m, dtype="int32"),
+    }
+
+
+def _indptr(make: MakeTensor, m: int) -> Any:
+    """All rows belong to the first group."""
+    return make(_GROUPS + 1, dtype="int32", values=(0, *(m,) * _GROUPS))
+
+
+def _unpadded(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "a": make(m, _K, dtype=_FP8),
+        "b": make(_GROUPS, _N, _K, dtype=_FP8),
+        "m_indptr": _indptr(make, m),
+    }
+
+
+def _unpadded_fp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    padded = (m + 3 * _GROUPS) // 4 * 4
+    return {
+        **_unpadded(make, m),
+        "a_scale": make(_K // 128, padded, dtype=_SCALE),
+        "b_scale": make(_GROUPS, _K // 128, _N // 128, dtype=_SCALE),
+    }
+
+
+def _unpadded_mxfp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    padded, packed = (m + 3 * _GROUPS) // 4 * 4, -(-_K // 512)  # four scales in an integer
+    return {
+        **_unpadded(make, m),
+        "a_scale": make(padded, packed, dtype="int32"),
+        "b_scale": make(_GROUPS, _N, packed, dtype="int32"),
+    }
+
+
+def _segments(make: MakeTensor, m: int) -> dict[str, Any]:
+    from flashinfer import SegmentGEMMWrapper
+
+    return {
+        "self": SegmentGEMMWrapper(make(1 << 20, dtype="int8")),
+        "x": make(m, _K),
+        "weights": make(_GROUPS, _N, _K),
+        "batch_size": _GROUPS,
+        "weight_column_major": True,
+        "seg_indptr": make(_GROUPS + 1, dtype="int64", values=(0, *(m,) * _GROUPS)),
+    }
+
+
+def _segments_fake(
+    x: Any, weights: Any, weight_column_major: bool, out: Any = None, **_: Any
+) -> Any:
+    import torch
+
+    columns = weights.shape[1 if weight_column_major else 2]
+    dtype = torch.bfloat16 if x.dtype.itemsize == 1 else x.dtype
+    return x.new_empty((x.shape[0], columns), dtype=dtype)
+
+
+def _rows_by_columns(a: Any, b: Any, out_dtype: Any = None, out: Any = None, **_: Any) -> Any:
+    """The product of rows with groups of matrices whose columns are their rows."""
+    import torch
+
+    dtype = out.dtype if out is not None else out_dtype or torch.bfloat16
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+
+
+def _cudnn_fp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_unpadded(make, m), "alpha": make(1, dtype=_SCALE)}
+
+
+def _cudnn_mxfp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_unpadded(make, m),
+        "a_descale": make(m, _K // 32, dtype="uint8"),
+        "b_descale": make(_GROUPS, _N, _K // 32, dtype="uint8"),
+    }
+
+
+def _cudnn_fp4(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "a": make(m, _K // 2, dtype=_FP4),
+        "b": make(_GROUPS, _N, _K // 2, dtype=_FP4),
+        "a_descale": make(m, _K // 16, dtype=_FP8),
+        "b_descale": make(_GROUPS, _N, _K // 16, dtype=_FP8),
+        "m_indptr": _indptr(make, m),
+        "alpha": make(1, dtype=_SCALE),
+    }
+
+
+def _fp4_weights(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "a": make(m, _K),
+        "b": make(_N, _K // 2, dtype=_FP4),
+        "b_descale": make(_N * _K // 16, dtype=_FP8),
+        "alpha": make(1, dtype=_SCALE),
+        "backend": "cute-dsl",
+    }
+
+
+def _adapter(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "d": make(m, 64),
+        "lora_b": make(_N, 64),
+        "lora_scale": make(1, dtype=_SCALE),
+    }
+
+
+def _fp8_adapter(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "a": make(m, _K, dtype=_FP8),
+        "b": make(_N, _K, dtype=_FP8),
+        **{f"{side}_scale": make(1, dtype=_SCALE) for side in "ab"},
+        **_adapter(make, m),
+    }
+
+
+def _fp4_adapter(make: MakeTensor, m: int) -> dict[str, Any]:
+    wide = 768  # a multiple of 256
+    return {
+        "a": make(m, wide // 2, dtype=_FP4),
+        "b": make(_N, wide // 2, dtype=_FP4),
+        "a_sf": make(_up(m, 128) * wide // 16, dtype="uint8"),
+        "b_sf": make(_N * wide // 16, dtype="uint8"),
+        "alpha": make(1, dtype=_SCALE),
+        **_adapter(make, m),
+    }
+
+
+def _offsets(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "x": make(m, _K),
+        "w": make(_GROUPS, 768, _K),
+        "offs": make(_GROUPS, dtype="int32", values=(m,) * _GROUPS),
+    }
+
+
+# Functions of cuda.tile.
+
+
+def _masked(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "a": make(_GROUPS, m, _K),
+        "b": make(_GROUPS, _K, _N),
+        "masked_m": make(_GROUPS, dtype="int32", values=(m,) * _GROUPS),
+    }
+
+
+def _scaled_sides(make: MakeTensor, rows: int, *groups: int) -> dict[str, Any]:
+    """Both sides of a product of MXFP8 numbers, with the scales of 128 rows in one piece."""
+
+    def scales(*size: int) -> Any:
+        return make(*size, _K // 128, 2, 256, dtype="uint8")
+
+    return {
+        "a": make(*groups, rows, _K, dtype=_FP8),
+        "b": make(_GROUPS, _N, _K, dtype=_FP8),
+        "a_scale": scales(*groups, rows // 128),
+        "b_scale": scales(_GROUPS, _N // 128),
+        "block_scale_type": "mxfp8",
+    }
+
+
+def _masked_scaled(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_scaled_sides(make, 128 * m, _GROUPS),
+        "masked_m": make(_GROUPS, dtype="int32", values=(m,) * _GROUPS),
+    }
+
+
+def _ragged(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "a": make(m, _K),
+        "b": make(_GROUPS, _N, _K),
+        "m_indptr": _indptr(make, m),
+        "max_m": _MOST,
+    }
+
+
+def _ragged_scaled(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = 128 * m
+    return {**_scaled_sides(make, rows), "m_indptr": _indptr(make, rows), "max_m": _MOST}
+
+
+def _ragged_blocks(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = 128 * m
+    return {
+        "a": make(rows, _K, dtype=_FP8),
+        "b": make(_GROUPS, _N, _K, dtype=_FP8),
+        "a_scale": make(rows, _K // 128, dtype=_SCALE),
+        "b_scale": make(_GROUPS, _N // 128, _K // 128, dtype=_SCALE),
+        "m_indptr": _indptr(make, rows),
+        "max_m": _MOST,
+    }
+
+
+def _scaled_sum(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {"a": make(m, _K), "b": make(_N, _K), "c": make(m, _N), "alpha": 0.5, "beta": 2.0}
+
+
+# Functions of PrimsTS.
+
+
+def _ts_fp8(make: MakeTensor, m: int, side: str = "", n: int = _N) -> dict[str, Any]:
+    return {
+        "a": make(m, _K, dtype=_FP8),
+        f"{side}weight": make(n, _K, dtype=_FP8),
+        "a_scale": make(m, dtype=_SCALE),
+        f"{side}weight_scale": make(n, dtype=_SCALE),
+    }
+
+
+def _ts_fp4(make: MakeTensor, m: int, side: str = "", n: int = _N) -> dict[str, Any]:
+    wide = 768  # a multiple of 256
+    return {
+        "a_packed": make(m, wide // 2, dtype=_FP4),
+        "a_block_scale": make(_up(m, 128) * wide // 16, dtype="uint8"),
+        "a_global_scale": 0.5,
+        f"{side}weight_packed": make(n, wide // 2, dtype=_FP4),
+        f"{side}weight_block_scale": make(n * wide // 16, dtype="uint8"),
+        f"{side}weight_global_scale": 0.25,
+    }
+
+
+def _ts_qkv(linear: Callable[..., dict[str, Any]]) -> Example:
+    heads, head = 3, 128
+
+    def example(make: MakeTensor, m: int) -> dict[str, Any]:
+        return {
+            **linear(make, m, "qkv_", 3 * heads * head),
+            **{f"{name}_norm_weight": make(head) for name in "qk"},
+            "cos_sin": make(m, head, dtype=_SCALE),
+            "positions": make(m, dtype="int64", values="range"),
+            "num_q_heads": heads,
+            "num_kv_heads": heads,
+            "head_dim": head,
+        }
+
+    return example
+
+
+def _with_scales(given: Mapping[str, Any]) -> int:
+    """Beside a quantized result come block scales, if it is FP4, and the scale if none is given."""
+    dtype = given.get("out_dtype")
+    if dtype is None or dtype.itemsize > 1:
+        return 1
+    return 1 + (not dtype.is_floating_point) + (given.get("output_quant_scale") is None)
+
+
+def _prims_ts(name: str, example: Example) -> Op:
+    tensors = (
+        *("a", "weight", "qkv_weight", "a_scale", "weight_scale", "qkv_weight_scale", "bias"),
+        *("a_packed", "a_block_scale", "weight_packed", "weight_block_scale"),
+        *("qkv_weight_packed", "qkv_weight_block_scale", "q_norm_weight", "k_norm_weight"),
+        *("cos_sin", "positions", "qkv_scale", "output_quant_scale", "out"),
+    )
+    floats = ("a_global_scale", "weight_global_scale", "qkv_weight_global_scale")
+    heads = ("num_q_heads", "num_kv_heads", "head_dim")
+    return Op(
+        name,
+        example,
+        "(Tensor, Tensor, Tensor)",
+        _with_scales,
+        out=("out",),
+        annotations={
+            **dict.fromkeys(tensors, "Tensor"),
+            **dict.fromkeys(floats, "float"),
+            **dict.fromkeys(heads, "int"),
+        },
+        requires=("cutlass",),
+        capability=_SM100,
+        newest=(10, 7),
+    )
+
+
+def _on_sm12x(name: str, example: Example) -> Op:
+    tensors = ("a_q", "a_scale", "b_q", "b_scale", "m_indptr")
+    return Op(
+        name,
+        example,
+        annotations=dict.fromkeys(tensors, "Tensor"),
+        # In shadow it chooses a tile by the number of rows, which would make a graph for every one.
+        fake=lambda a_q, b_q, out_dtype=None, **_: _rows_by_columns(a_q, b_q, out_dtype),
+        requires=("cutlass",),
+        capability=(12, 0),
+        arch="12.0",
+    )
+
+
+def _on_sm12x_fp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    given = _unpadded_fp8(make, m)
+    return {("a_q" if k == "a" else "b_q" if k == "b" else k): v for k, v in given.items()}
+
+
 OPS = (
     Op("mm_fp4", _fp4, out=("out",), capability=_SM100),
     Op("mm_fp8", _low_latency_fp8, out=("out",), capability=_SM100),
@@ -276,4 +603,130 @@ OPS = (
     Op("nvfp4_quantize_smooth", _smooth, "(Tensor, Tensor)", capability=_SM100),
     Op("mm_nvfp4_svdquant", _low_rank, out=("out",), capability=_SM100),
     Op("svdquant_linear", _low_rank_linear, capability=_SM100),
+    Op(
+        "grouped_gemm_nt_masked",
+        _masked_fp4,
+        mutates=("dst_signals",),
+        out=("out",),
+        keywords=("alpha", "alpha_dtype"),
+        annotations={"alpha": "Tensor", "alpha_dtype": "str"},
+        requires=("cutlass",),
+        capability=_SM100,
+    ),
+    Op(
+        "group_gemm_fp8_nt_groupwise_contiguous",
+        _sorted_groups,
+        out=("out",),
+        unseen=("validate_indices",),
+        requires=("cutlass",),
+        capability=_SM100,
+    ),
+    Op(
+        "moe_gemm_fp8_nt_groupwise",
+        _unpadded_fp8,
+        out=("out",),
+        capability=(12, 0),
+        arch="12.0",
+    ),
+    Op(
+        "moe_gemm_mxfp8_nt_groupwise",
+        _unpadded_mxfp8,
+        out=("out",),
+        capability=(12, 0),
+        arch="12.0",
+    ),
+    Op(
+        "SegmentGEMMWrapper.run",
+        _segments,
+        out=("out",),
+        # In shadow it imports Triton, which not every torch comes with.
+        fake=_segments_fake,
+        requires=("triton",),
+    ),
+    Op("mm_bf16_fp4", _fp4_weights, out=("out",), requires=("cutlass",), capability=_SM100),
+    Op("mm_fp8_lora", _fp8_adapter, out=("out",), capability=_SM90, newest=(10, 3)),
+    Op("mm_nvfp4_lora", _fp4_adapter, out=("out",), capability=_SM100, newest=(10, 3)),
+    # By rule: cuDNN plans each size by itself.
+    *(
+        Op(
+            f"grouped_mm_{kind}",
+            example,
+            out=("out",),
+            fake=_rows_by_columns,
+            requires=("cudnn",),
+            capability=_SM100,
+        )
+        for kind, example in {
+            "bf16": lambda make, m: {
+                **_unpadded(make, m),
+                **{"a": make(m, _K), "b": make(_GROUPS, _N, _K)},
+            },
+            "fp8": _cudnn_fp8,
+            "mxfp8": _cudnn_mxfp8,
+            "fp4": _cudnn_fp4,
+        }.items()
+    ),
+    # In shadow their launches are planned by the number of rows: a graph for every number.
+    *(
+        Op(
+            name,
+            _offsets,
+            out=("out",),
+            fake=lambda x, w, **_: _rows_by_columns(x, w),
+            capability=_SM100,
+            newest=(10, 7),
+            module=module,
+        )
+        for name, module in {
+            "grouped_det_gemm_fwd": "flashinfer.grouped_mm.cake",
+            "grouped_gemm_fwd": "flashinfer.experimental.cake.grouped_mm",
+        }.items()
+    ),
+    *(
+        Op(name, example, requires=("cuda.tile",), capability=capability, **declared)
+        for name, example, capability, declared in (
+            ("masked_bmm", _masked, _SM90, {"out": ("out",)}),
+            ("masked_scaled_bmm", _masked_scaled, _SM100, {}),
+            ("ragged_bmm", _ragged, _SM90, {}),
+            ("ragged_block_scaled_bmm", _ragged_blocks, _SM100, {}),
+            ("ragged_scaled_bmm", _ragged_scaled, _SM100, {}),
+            # It returns what it is given; in shadow it looks sizes up among those it has met.
+            ("gemm_alpha_beta", _scaled_sum, _SM90, {"out": ("c",), "fake": lambda c, **_: c}),
+        )
+    ),
+    _prims_ts("fp8_linear", _ts_fp8),
+    _prims_ts("fp8_linear_swiglu", _ts_fp8),
+    _prims_ts("fp8_qkv_qknorm_rope", _ts_qkv(_ts_fp8)),
+    _prims_ts("fp4_linear", _ts_fp4),
+    _prims_ts("fp4_linear_swiglu", _ts_fp4),
+    _prims_ts("fp4_qkv_qknorm_rope", _ts_qkv(_ts_fp4)),
+    _on_sm12x("cute_dsl_sm12x_moe_gemm_fp8", _on_sm12x_fp8),
+)
+
+
+def _swizzled(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = 128 * m
+    return {"sf": make(rows, _K // 16, dtype="uint8"), "m": rows, "k": _K}
+
+
+def _tiled(make: MakeTensor, m: int) -> dict[str, Any]:
+    scales = make(32, 4, m, 4, _K // 64, 1, dtype="uint8")
+    return {"sf_6d": scales, "m": 128 * m, "k": _K}
+
+
+TRACES = (
+    Traces("convert_sf_to_mma_layout", _swizzled),
+    Traces("convert_sf_from_mma_layout", _tiled),
+)
+
+_TRAINS = "it belongs to training: its own backward would be lost in an op"
+
+UNCOVERED = (
+    *(Uncovered(name, _TRAINS) for name in ("cake_grouped_det_mm", "cake_grouped_mm")),
+    Uncovered("kimi_k3_fp8_projection", "it takes weights as an object of a class of its own"),
+    Uncovered("stepfun_moe", "it takes a plan of a class of its own"),
+    *(
+        Uncovered(name, "it takes whatever its stage is prepared from, by keyword")
+        for name in ("routing", "fc1", "requant", "fc2", "finalize")
+    ),
 )

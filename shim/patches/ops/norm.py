@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op, Uncovered
+from ...opaque.declare import MakeTensor, Op
 
 _HIDDEN = 256
 #: What kernels for one model alone are compiled for.
@@ -47,6 +47,15 @@ def _norm_quant(make: MakeTensor, m: int) -> dict[str, Any]:
 
 def _add_norm_quant(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**_add_norm(make, m), **_quantized(make, m)}
+
+
+def _norm_quant_cute(make: MakeTensor, m: int) -> dict[str, Any]:
+    quantized = make(m, _HIDDEN, dtype="float8_e4m3fn")
+    return {
+        **_norm(make, m),
+        "out": quantized,
+        "scale": make(1, dtype="float32", values=(0.5,)),
+    }
 
 
 def _layernorm_quant(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -117,6 +126,15 @@ def _sigmoid_gate(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**{name: make(m, 16, _GATED_HEAD) for name in ("input", "gate")}, **_cute()}
 
 
+def _cake_gated_residual(make: MakeTensor, m: int, *outputs: str) -> dict[str, Any]:
+    return {
+        "branch": make(m, _GATED_HIDDEN),
+        **{n: make(m, _GATED_HIDDEN, dtype="float32") for n in ("residual", outputs[0])},
+        **{n: make(m, _GATED_HIDDEN) for n in outputs[1:]},
+        **{n: make(_GATED_HIDDEN, dtype="float32") for n in ("alpha", "beta")},
+    }
+
+
 def _mhc(make: MakeTensor, m: int) -> dict[str, Any]:
     return {"residual": make(m, 4, _MHC_HIDDEN)}
 
@@ -155,6 +173,16 @@ def _mhc_pre_norm(make: MakeTensor, m: int) -> dict[str, Any]:
         **dict.fromkeys(("hc_pre_eps", "hc_sinkhorn_eps"), 1e-6),
         "hc_post_mult_value": 2.0,
         "sinkhorn_repeat": 20,
+    }
+
+
+def _mhc_post_pre(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_mhc_post(make, m),
+        "fn": make(24, 4 * _MHC_HIDDEN, dtype="float32"),
+        "hc_scale": make(3, dtype="float32"),
+        "hc_base": make(24, dtype="float32"),
+        "norm_weight": make(_MHC_HIDDEN),
     }
 
 
@@ -200,6 +228,18 @@ def _mhc_pre_norm_fake(residual: Any, **_: Any) -> Any:
         residual.new_empty((tokens, heads), dtype=torch.float32),
         residual.new_empty((tokens, heads * heads), dtype=torch.float32),
         residual.new_empty((tokens, hidden), dtype=torch.bfloat16),
+    )
+
+
+def _mhc_post_pre_fake(residual: Any, **_: Any) -> Any:
+    import torch
+
+    *tokens, heads, hidden = residual.shape
+    return (
+        residual.new_empty(residual.shape),
+        residual.new_empty((*tokens, heads, 1), dtype=torch.float32),
+        residual.new_empty((*tokens, heads, heads), dtype=torch.float32),
+        residual.new_empty((*tokens, hidden)),
     )
 
 
@@ -297,6 +337,87 @@ OPS = (
         capability=_BLACKWELL,
         newest=_DATACENTER,
     ),
+    # The kernels of Cake that these three choose with backend="cake".
+    Op(
+        "cake_gated_residual_rmsnorm",
+        lambda make, m: {
+            **_cake_gated_residual(make, m, "out"),
+            "weight": make(_GATED_HIDDEN),
+            "eps": 1e-5,
+        },
+        "()",
+        mutates=("out",),
+        capability=_BLACKWELL,
+        newest=_DATACENTER,
+    ),
+    Op(
+        "cake_gated_residual_next_rmsnorm",
+        lambda make, m: {
+            **_cake_gated_residual(make, m, "residual_out", "ffn_input"),
+            "next_weight": make(_GATED_HIDDEN),
+            **dict.fromkeys(("post_eps", "next_eps"), 1e-5),
+            "next_gain_center": 0.0,
+        },
+        "()",
+        mutates=("residual_out", "ffn_input"),
+        capability=_BLACKWELL,
+        newest=_DATACENTER,
+    ),
+    Op(
+        "cake_rmsnorm_sigmoid_gate",
+        lambda make, m: {
+            **{name: make(m, 16, _GATED_HEAD) for name in ("input", "gate")},
+            "eps": 1e-5,
+        },
+        "()",
+        mutates=("input",),
+        capability=_BLACKWELL,
+        newest=_DATACENTER,
+    ),
+    # The kernels in CuTe DSL that the functions above choose.
+    Op(
+        "rmsnorm_cute",
+        lambda make, m: {**_norm(make, m), "out": make(m, _HIDDEN)},
+        "()",
+        mutates=("out",),
+        requires=("cutlass",),
+    ),
+    Op(
+        "qk_rmsnorm_cute",
+        lambda make, m: {
+            **{name: make(m, 4, _HIDDEN) for name in ("input", "output")},
+            "weight": make(_HIDDEN),
+        },
+        "()",
+        mutates=("output",),
+        requires=("cutlass",),
+    ),
+    Op("rmsnorm_quant_cute", _norm_quant_cute, "()", mutates=("out",), requires=("cutlass",)),
+    Op(
+        "fused_add_rmsnorm_cute",
+        _add_norm,
+        "()",
+        mutates=("input", "residual"),
+        requires=("cutlass",),
+    ),
+    Op(
+        "fused_add_rmsnorm_quant_cute",
+        lambda make, m: {**_norm_quant_cute(make, m), "residual": make(m, _HIDDEN)},
+        "()",
+        mutates=("out", "residual"),
+        requires=("cutlass",),
+    ),
+    Op(
+        "layernorm_cute",
+        lambda make, m: {
+            "out": make(m, _HIDDEN),
+            "input": make(m, _HIDDEN),
+            **{name: make(_HIDDEN, dtype="float32") for name in ("gamma", "beta")},
+        },
+        "()",
+        mutates=("out",),
+        requires=("cutlass",),
+    ),
     Op("mhc_post", _mhc_post),
     Op("mhc_pre_big_fuse", _mhc_pre_summed, _TRIPLE),
     Op("mhc_pre_big_fuse_with_prenorm", _mhc_pre, _TRIPLE),
@@ -309,8 +430,13 @@ OPS = (
         # would make a graph for every number.
         fake=_mhc_pre_norm_fake,
     ),
-)
-
-UNCOVERED = (
-    Uncovered("mhc_fused_post_pre", "whether it returns anything depends on the card and the size"),
+    Op(
+        "mhc_fused_post_pre",
+        _mhc_post_pre,
+        "(Tensor, Tensor, Tensor, Tensor)",
+        # Without the fallback it returns nothing where the card has no kernel for the size; what
+        # it returns of outputs that it is given are views of them.
+        annotations={"fallback": "None", "out": "None"},
+        fake=_mhc_post_pre_fake,  # for the reason of the one before
+    ),
 )

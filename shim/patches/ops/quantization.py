@@ -109,6 +109,22 @@ def _materialized(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**caches, **scales, **tables, "max_kv_len": 64}
 
 
+def _materializer(make: MakeTensor, m: int) -> dict[str, Any]:
+    from flashinfer.quantization.kernels.nvfp4_kv_materialize import NVFP4KVMaterializer
+
+    given = _materialized(make, m)
+    del given["max_kv_len"]
+    pages, heads, page, head = 4, 2, 16, 64
+    return {
+        "self": NVFP4KVMaterializer(heads, page, head, given["k_cache"].device),
+        **given,
+        # As many pages as the table of each request has.
+        "kv_page_indptr": pages * make(m + 1, dtype="int32", values="range"),
+        "out": make(pages * m + 1, 2, heads, page, head, dtype="float8_e4m3fn"),
+        "fp8_block_tables": make(m, pages, dtype="int32"),
+    }
+
+
 def _shuffled(make: MakeTensor, m: int) -> dict[str, Any]:
     rows = (m + 127) // 128 * 128
     return {"input_tensor": make(rows, 16, dtype="uint8"), "epilogue_tile_m": 128}
@@ -211,6 +227,15 @@ OPS = (
         )
     ),
     Op(
+        "cake_silu_and_mul_mxfp8_quantize",
+        _gated,
+        _FOUR,
+        function="silu_and_mul_mxfp8_quantize",
+        module="flashinfer.cake_gated_act_mxfp8_backend*",
+        capability=_BLACKWELL,
+        newest=(10, 7),
+    ),
+    Op(
         "per_token_group_quant_8bit",
         lambda make, m: {"x": make(m, _HIDDEN), "group_size": 128},
         _PAIR,
@@ -224,6 +249,14 @@ OPS = (
         _materialized,
         _PAIR,
         out=("out",),
+        requires=("cutlass",),
+        capability=_BLACKWELL,
+    ),
+    Op(
+        "NVFP4KVMaterializer.run",
+        _materializer,
+        _PAIR,
+        out=("out", "fp8_block_tables"),
         requires=("cutlass",),
         capability=_BLACKWELL,
     ),

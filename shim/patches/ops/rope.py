@@ -11,6 +11,8 @@ _HEADS, _KV_HEADS, _HEAD = 8, 2, 64
 _LATENT, _POSITIONAL = 512, 64
 #: One request, with room for as many rows as anybody asks for: 64 pages of 16.
 _PAGES = (64, 16)
+_PACKED_HEAD = 128
+_HOPPER = (9, 0)
 _PAIR = "(Tensor, Tensor)"
 
 
@@ -68,6 +70,41 @@ def _latent_paged(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _packed(make: MakeTensor, m: int) -> dict[str, Any]:
+    """One request, with 8 heads for queries and one for keys and values in each row."""
+    return {
+        "qkv": make(m, (8 + 2) * _PACKED_HEAD),
+        "seq_lens": make(1, dtype="int32", values=(m,)),
+        "q_indptr": make(2, dtype="int32", values=(0, m)),
+        "page_indices": make(1, _PAGES[0], dtype="int32"),
+    }
+
+
+def _packed_cache(make: MakeTensor, dtype: str) -> Any:
+    return make(*_PAGES, 1, _PACKED_HEAD, dtype=dtype)
+
+
+def _packed_append(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_packed(make, m),
+        "cos_sin": make(2048, _PACKED_HEAD, dtype="float32"),
+        **{f"{name}_cache": _packed_cache(make, "bfloat16") for name in ("key", "value")},
+        "num_q_heads": 8,
+        "num_kv_heads": 1,
+    }
+
+
+def _packed_fp8_append(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_packed(make, m),
+        "cos_sin_cache": make(2048, _PACKED_HEAD, dtype="float32"),
+        "paged_kv_cache": tuple(_packed_cache(make, "float8_e4m3fn") for _ in "kv"),
+        "is_prefill": False,
+        **{f"{name}_scale": make(1, dtype="float32", values=(0.5,)) for name in "kv"},
+        "quant_policy": 1,
+    }
+
+
 OPS = (
     *(Op(f"apply_{kind}rope", _ragged, _PAIR) for kind in ("", "llama31_")),
     *(Op(f"apply_{kind}rope_pos_ids", _pos_ids, _PAIR) for kind in ("", "llama31_")),
@@ -96,5 +133,25 @@ OPS = (
         _PAIR,
         mutates=("paged_kv_cache",),
         out=("q_rope_out", "q_nope_out"),
+    ),
+    # Of flashinfer.cake_*; the packages behind them have functions of the same names.
+    Op(
+        "cake_fused_qk_rmsnorm_rope_append_paged_kv_cache",
+        _packed_append,
+        mutates=("key_cache", "value_cache", "out_k", "out_v"),
+        out=("out_q",),
+        module="flashinfer.cake_fused_qk_rope_append",
+        capability=_HOPPER,
+        newest=(10, 3),
+    ),
+    Op(
+        "cake_fused_qk_rmsnorm_rope_quantize_fp8_append_paged_kv_cache",
+        _packed_fp8_append,
+        "(Tensor, Tensor, Tensor)",
+        mutates=("paged_kv_cache", "out_k", "out_v"),
+        out=("out_q", "q_scale", "split_k_flag"),
+        module="flashinfer.cake_fused_qk_rope_fp8_append",
+        capability=_HOPPER,
+        newest=(10, 3),
     ),
 )

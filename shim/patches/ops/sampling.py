@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...opaque.declare import Example, MakeTensor, Op, Uncovered
+from ...opaque.declare import Example, MakeTensor, Op
 
 _VOCABULARY, _TOP_K, _TOP_P = 512, 8, 0.9
 _DRAFTED = 3
+#: So many candidates of each row the kernels of flashinfer.cake_sampling have room for.
+_SLAB = 1024
 
 
 def _logits(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -40,6 +42,19 @@ def _chain(make: MakeTensor, m: int) -> dict[str, Any]:
 
 def _with_validity(given: Mapping[str, Any]) -> int:
     return 2 if given.get("return_valid") else 1
+
+
+def _samples_fake(probs: Any, **_: Any) -> Any:
+    import torch
+
+    return probs.new_empty(probs.shape[:1], dtype=torch.int32)
+
+
+def _slab_fake(probs: Any, **_: Any) -> Any:
+    import torch
+
+    slab = (probs.shape[0], _SLAB)
+    return probs.new_empty(slab), probs.new_empty(slab, dtype=torch.int32), _samples_fake(probs)
 
 
 _RANDOM: Mapping[str, Any] = {"draws": ("seed", "offset"), "unseen": ("check_nan",)}
@@ -77,19 +92,25 @@ OPS = (
         annotations=dict.fromkeys(("draft_probs", "draft_token_ids", "target_probs"), "Tensor"),
         draws=("seed", "offset"),
     ),
-)
-
-_TRAINS = "it belongs to training: its own backward would be lost in an op"
-
-UNCOVERED = (
-    *(
-        Uncovered(f"chunked_lm_head_{kind}", _TRAINS)
-        for name in ("loss", "logprob", "support_logprob", "support_kl")
-        for kind in (name, f"det_{name}")
+    # The next two choose among kernels by a file that lies beside those, and by the number of rows.
+    Op(
+        "cake_top_k_top_p_sampling_from_probs",
+        _with(_probs, top_k=_TOP_K, top_p=_TOP_P),
+        function="top_k_top_p_sampling_from_probs",
+        module="flashinfer.cake_sampling",
+        out=("out",),
+        # What else it writes into, an op whose calls all count may not.
+        annotations={"renorm_out": "None", "workspace": "None"},
+        draws=("philox_seed", "philox_offset"),
+        fake=_samples_fake,
+        capability=(9, 0),
     ),
-    *(
-        # Of flashinfer.cake_sampling; flashinfer.sampling's function of the second name is covered.
-        Uncovered(name, "it chooses its kernel from files beside the kernels, and was not tried")
-        for name in ("top_k_probs_to_slab", "top_k_top_p_sampling_from_probs")
+    Op(
+        "top_k_probs_to_slab",
+        _with(_probs, top_k=_TOP_K),
+        "(Tensor, Tensor, Tensor)",
+        out=("out_vals", "out_idx", "out_count"),
+        fake=_slab_fake,
+        capability=(9, 0),
     ),
 )

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import Example, MakeTensor, Op, Uncovered
+from ...opaque.declare import Example, MakeTensor, Op
 
 _HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES = 8, 2, 128, 16, 32
-_LATENT, _ROPE = 512, 64
+_LATENT, _ROPE, _SHARED = 512, 64, 96
 _PAIR = "(Tensor, Tensor)"
 
 #: What the results depend on, besides the tensors given.
@@ -41,8 +41,8 @@ def _workspace(make: MakeTensor) -> Any:
     return make(64 << 20, dtype="uint8")
 
 
-def _cache(make: MakeTensor) -> Any:
-    return tuple(make(_PAGES, _PAGE, _KV_HEADS, _HEAD) for _ in range(2))
+def _cache(make: MakeTensor, dtype: str = "bfloat16") -> Any:
+    return tuple(make(_PAGES, _PAGE, _KV_HEADS, _HEAD, dtype=dtype) for _ in range(2))
 
 
 def _one_page_each(make: MakeTensor, m: int) -> tuple[Any, Any, Any]:
@@ -160,6 +160,83 @@ def _attention(make: MakeTensor, m: int) -> dict[str, Any]:
     return {"self": wrapper, "q": q, "kv_cache": _cache(make)}
 
 
+def _cascade(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("MultiLevelCascadeAttentionWrapper", 2, _workspace(make))
+    together = [make(2, dtype="int32", values=values) for values in ((0, m), (0, 1))]
+    own = make(m + 1, dtype="int32", values="range")
+    wrapper.plan(
+        [together[0], own],
+        [together[1], own],
+        [make(1, dtype="int32"), make(m, dtype="int32")],
+        [make(n, dtype="int32", values=(_PAGE,) * n) for n in (1, m)],
+        *(_HEADS, _KV_HEADS, _HEAD, _PAGE),
+        q_data_type="bfloat16",
+    )
+    return {"self": wrapper, "q": make(m, _HEADS, _HEAD), "paged_kv_cache": _cache(make)}
+
+
+def _shared_prefix(make: MakeTensor) -> dict[str, Any]:
+    return {
+        name: make(_SHARED, _KV_HEADS, _HEAD, dtype="float16") for name in ("k_shared", "v_shared")
+    }
+
+
+def _decode_shared(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("BatchDecodeWithSharedPrefixPagedKVCacheWrapper", _workspace(make))
+    wrapper.begin_forward(*_one_page_each(make, m), _HEADS, _KV_HEADS, _HEAD, _PAGE)
+    return {
+        "self": wrapper,
+        "q": make(m, _HEADS, _HEAD, dtype="float16"),
+        **_shared_prefix(make),
+        "unique_kv_cache": _cache(make, "float16"),
+    }
+
+
+def _prefill_shared(make: MakeTensor, m: int) -> dict[str, Any]:
+    given = _decode_shared(make, m)
+    wrapper = _made("BatchPrefillWithSharedPrefixPagedKVCacheWrapper", _workspace(make))
+    indptr, indices, lengths = _one_page_each(make, m)
+    wrapper.begin_forward(indptr, indptr, indices, lengths, _HEADS, _KV_HEADS, _HEAD, _PAGE)
+    return {**given, "self": wrapper, "causal": True}
+
+
+def _pod(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("PODWithPagedKVCacheWrapper", _workspace(make))
+    wrapper.plan(*_one_page_each(make, m), _HEADS, _KV_HEADS, _HEAD, _PAGE, q_data_type="bfloat16")
+    return {
+        "self": wrapper,
+        "q_p": make(_SHARED, _HEADS, _HEAD),
+        "k_p": make(_SHARED, _KV_HEADS, _HEAD),
+        "v_p": make(_SHARED, _KV_HEADS, _HEAD),
+        "q_d": make(m, _HEADS, _HEAD),
+        "paged_kv_cache_d": _cache(make),
+        "causal_p": True,
+    }
+
+
+def _batch_pod(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _made("BatchPODWithPagedKVCacheWrapper", _workspace(make))
+    pages = _SHARED // _PAGE
+    indptr, indices, lengths = _one_page_each(make, m)
+    wrapper.plan(
+        make(2, dtype="int32", values=(0, _SHARED)),
+        make(2, dtype="int32", values=(0, pages)),
+        make(pages, dtype="int32", values="range"),
+        make(1, dtype="int32", values=(_PAGE,)),
+        *(indptr, indptr, indices, lengths),
+        *(_HEADS, _KV_HEADS, _HEAD, _PAGE),
+        q_data_type="bfloat16",
+    )
+    return {
+        "self": wrapper,
+        "q_p": make(_SHARED, _HEADS, _HEAD),
+        "paged_kv_cache_p": _cache(make),
+        "q_d": make(m, _HEADS, _HEAD),
+        "paged_kv_cache_d": _cache(make),
+        "causal_p": True,
+    }
+
+
 def _run(wrapper: str, example: Example, **declared: Any) -> Op:
     options: dict[str, Any] = {"results": with_lse, "out": ("out", "lse"), **declared}
     return Op(f"{wrapper}.run", example, _PAIR, state=_STATE, **options)
@@ -201,9 +278,30 @@ OPS = (
         annotations={"out": "None", "lse": "None"},
     ),
     *_deprecated("VariableBlockSparseAttentionWrapper", _variable_block_sparse, "forward"),
-)
-
-UNCOVERED = (
-    Uncovered("PODWithPagedKVCacheWrapper.run", "it returns tuples within a tuple"),
-    Uncovered("BatchPODWithPagedKVCacheWrapper.run", "it returns tuples within a tuple"),
+    Op(
+        "MultiLevelCascadeAttentionWrapper.run",
+        _cascade,
+        annotations={"paged_kv_cache": "Tensor | tuple"},
+        state=_STATE,
+    ),
+    *(
+        Op(
+            f"{wrapper}.forward",
+            example,
+            annotations={"unique_kv_cache": "Tensor | tuple"},
+            state=_STATE,
+        )
+        for wrapper, example in (
+            ("BatchDecodeWithSharedPrefixPagedKVCacheWrapper", _decode_shared),
+            ("BatchPrefillWithSharedPrefixPagedKVCacheWrapper", _prefill_shared),
+        )
+    ),
+    Op("PODWithPagedKVCacheWrapper.run", _pod, _PAIR, state=_STATE),
+    Op(
+        "BatchPODWithPagedKVCacheWrapper.run",
+        _batch_pod,
+        "(Tensor, Tensor, Tensor, Tensor)",
+        results=lambda given: ((2,), (2,)) if given.get("return_lse") else 2,
+        state=_STATE,
+    ),
 )

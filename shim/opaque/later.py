@@ -1,0 +1,111 @@
+"""Ops that are defined when a compiler first meets them: most processes compile few or none.
+
+To define an op takes torch a third of a millisecond, and FlashInfer has hundreds of functions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._ops import _OpNamespace
+
+NAMESPACE = "flashinfer_shim"
+
+#: One for all: an op is made while nobody else makes one.
+lock = threading.RLock()
+
+
+class Later:
+    """What stands for a function where somebody watches, once it has been made.
+
+    Attributes:
+        traced: takes the function's arguments and calls its op.
+    """
+
+    def __init__(self, build: Callable[[], Callable[..., Any]]) -> None:
+        self._build = build
+        self.traced: Any = None
+        self._being_made = False
+
+    def make(self) -> None:
+        """Make it, if that is not done; may raise, and then it is not."""
+        with lock:
+            if self.traced is not None or self._being_made:  # it asks for its own op by name
+                return
+            self._being_made = True
+            try:
+                self.traced = self._build()
+            finally:
+                self._being_made = False
+
+
+def make(later: Later) -> None:
+    """Have ``later`` made. Dynamo calls this for real while it traces, and traces no part of it."""
+    later.make()
+
+
+make._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+class _Namespace(_OpNamespace):
+    """Our ops under ``torch.ops``: who asks for one by its name, as a saved graph does, has it."""
+
+    # In the names of ops, by which they are pickled.
+    __module__ = _OpNamespace.__module__
+
+    def __getattr__(self, name: str) -> Any:
+        _keep(name)
+        return super().__getattr__(name)
+
+
+#: By the name of an op, what makes it.
+_promised: dict[str, Later] = {}
+_made: set[str] = set()
+
+
+def promise(names: Iterable[str], later: Later) -> None:
+    """Let the ops called ``names`` be made by ``later``, when they are asked for.
+
+    A module that is executed again has a new function, and graphs that were compiled before are to
+    call that one: an op that is there is made anew now.
+
+    Raises:
+        RuntimeError: another copy of us owns the namespace.
+    """
+    with lock:
+        _own_namespace()
+        names = set(names)
+        _promised.update(dict.fromkeys(names, later))
+        if names & _made:
+            later.make()
+
+
+def made(name: str) -> None:
+    """Note that the op has been defined."""
+    _made.add(name)
+
+
+def promised() -> list[str]:
+    """The names of all ops, whether they are there already or not."""
+    return sorted(_promised)
+
+
+def _keep(name: str) -> None:
+    later = _promised.get(name)
+    if later is not None:
+        later.make()
+
+
+def _own_namespace() -> None:
+    found = vars(torch.ops).get(NAMESPACE)
+    if isinstance(found, _Namespace):
+        return
+    if found is not None and type(found) is not _OpNamespace:
+        raise RuntimeError(
+            f"torch.ops.{NAMESPACE} belongs to another copy of flashinfer-shim in this process; "
+            "leave one copy on the path"
+        )
+    setattr(torch.ops, NAMESPACE, _Namespace(NAMESPACE))

@@ -66,11 +66,7 @@ class Subject:
 
     def __init__(self, name: str, plan: Json) -> None:
         self.op, self.plan = OPS[name], plan
-        with (
-            ops_kernels.with_triton() if "triton" in self.op.requires else contextlib.nullcontext()
-        ):
-            module = importlib.import_module(plan["module"])
-        self.function: Function = getattr(module, self.op.path)
+        self.function: Function = getattr(ops_kernels.imported(plan["module"]), self.op.path)
         parameters = inspect.signature(self.function).parameters
         #: By the number of the result.
         self.outs = {i: name for i, name in enumerate(self.op.out) if name and name in parameters}

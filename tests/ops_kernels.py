@@ -56,6 +56,7 @@ LATE_KERNELS = (
     "flashinfer.experimental.qsa_nvfp4.backend",
     "flashinfer.experimental.cake_msa_icp_indexer.cake_jit",
     "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
+    "flashinfer.fused_moe.cute_dsl.blackwell_sm12x.triton_compact",
     "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
 )
 #: Those that need Triton when they are imported, and what they import when they are called.
@@ -123,6 +124,18 @@ class Kernel(oracle.Stub):
 Kernel.__module__ = "tvm_ffi.tests"  # to the shadow it is a kernel like any other
 
 
+class Still:
+    """A stream or an event, where there is no device to have any."""
+
+    cuda_stream = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Of whatever device."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **options: None
+
+
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Lets Triton, which does not come with a CPU build of torch, be imported as kernels."""
 
@@ -167,6 +180,7 @@ _ANSWERED: Mapping[object, Callable[..., Any]] = {
     _tensor.device.__get__: lambda tensor, *_: torch.device("cuda", 0),
     _tensor.is_cuda.__get__: lambda *_: True,
     _tensor.cuda: lambda tensor, *_: tensor,
+    _tensor.record_stream: lambda *_: None,
     torch.device: torch.device,
 }
 _UNWRITTEN: Collection[object] = (
@@ -221,6 +235,9 @@ def install(modules: Collection[str] = ()) -> None:
     _import_late([*TRITON_KERNELS, *LATE_KERNELS, *late])
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a CPU build
         torch._C._cuda_getCurrentRawStream = lambda device: 0
+    cuda: Any = torch.cuda
+    cuda.Stream = cuda.Event = cuda.current_stream = Still
+    cuda.stream = lambda stream: contextlib.nullcontext()
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
         "_RAW_STREAM": lambda index: 0,
@@ -243,6 +260,7 @@ def install(modules: Collection[str] = ()) -> None:
         "device_cc": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
+        "compact_topk_ids": lambda *args: Kernel("compact_topk_ids")(*args),
         "get_compiled_kernel": lambda *args, **options: Kernel("compiled"),
         "exhaustive_search": _fastest,
         "_current_stream_capturing": _is_not_capturing,
@@ -273,6 +291,7 @@ def install(modules: Collection[str] = ()) -> None:
             vars(module)["load"] = lambda *args, **options: Kernel("module")
     for asked, answer in answers.items():
         _answer(asked, answer)
+    _run_no_pipelines()
     _do_without_sources()
     with contextlib.suppress(ImportError):  # older releases have no programs
         programs: Any = importlib.import_module("flashinfer.jit.cake_program")
@@ -352,6 +371,14 @@ def _qsa(q: torch.Tensor, *others: Any) -> Mapping[str, torch.Tensor]:
     }
 
 
+def _run_no_pipelines() -> None:
+    """Take runners that go on with what a kernel returns for kernels as a whole."""
+    runners = sys.modules.get("flashinfer.prims_ts.moe.runner")
+    for name, runner in list(vars(runners).items()) if runners else ():
+        if re.fullmatch(r"PrimsTs\w+Runner", name):
+            runner.forward = lambda self, inputs, **options: Kernel("forward")(*inputs)
+
+
 def _maker(name: str, module: str) -> Callable[..., Any]:
     def maker(*args: Any, **options: Any) -> Any:
         if name.startswith("gen_"):
@@ -385,6 +412,17 @@ def _do_without_sources() -> None:
             for asked, value in list(vars(module).items()):
                 if asked.startswith(("gen_", "jit_spec")) and inspect.isfunction(value):
                     setattr(module, asked, forgiving(value))
+
+
+def imported(name: str) -> ModuleType:
+    """A module of FlashInfer whose package may import Triton."""
+    package = name.rpartition(".")[0]
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError:
+        with with_triton():
+            importlib.import_module(package)
+    return importlib.import_module(name)
 
 
 def _import_comm() -> None:

@@ -43,6 +43,9 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     ),
     "build_and_load_cute_dsl_kernel": lambda *args, **options: Stub("kernel"),
     "get_compiled_kernel": lambda *args, **options: Stub("kernel"),
+    "get_max_active_clusters": lambda *args, **options: 74,
+    "dsl_targets_sm12x": lambda: True,
+    "_device_supports_prims_ts": lambda device: True,
 }
 
 

@@ -40,6 +40,12 @@ class Wrapper:
             lse.fill_(self._shift)
         return (out, lse) if return_lse else out
 
+    def into_its_own(self, q: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "_buffer"):
+            self._buffer = torch.empty(16, q.shape[1])
+        out = self._buffer[: q.shape[0]]
+        return out.copy_(q)
+
     again = run
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -67,7 +73,7 @@ CHILD = f"""
     PAIR = dict(returns="(Tensor, Tensor)", out=("out", "lse"),
                 results=lambda given: 2 if given.get("return_lse") else 1)
     stood = dict()
-    for name, declared in dict(run=PAIR, forward=dict()).items():
+    for name, declared in dict(run=PAIR, forward=dict(), into_its_own=dict()).items():
         op = Op("Wrapper." + name, lambda make, m: {{}}, state=("_layout", "_dtype"), **declared)
         original = vars(Wrapper)[name]
         built = method.build(op, Wrapper, original, release="1.0", preload=False)
@@ -142,6 +148,11 @@ CHILD = f"""
     forward = compiled(lambda w, q: w.forward(q, cache, shift=3.0), "aot_eager")
     answers["it may change its object"] = [torch.equal(forward(wrapper, q), q + 3), wrapper._shift]
 
+    twice = compiled(lambda w, q: [w.into_its_own(q), w.into_its_own(q + 1)], "eager")
+    answers["into memory of its own"] = [
+        torch.equal(made, q + i) for i, made in enumerate(twice(wrapper, q))]
+    del wrapper._buffer
+
     call = compiled(lambda wrapper, q: wrapper.run(q, cache), "eager")
     call(wrapper, q)
     copies = [copy.copy(wrapper), copy.deepcopy(wrapper), pickle.loads(pickle.dumps(wrapper))]
@@ -182,6 +193,7 @@ def test_an_object_with_a_plan_travels_as_a_handle(run_child: RunChild) -> None:
     assert answers["more by position"] is True
     assert answers["an output given"] == [True, True]
     assert answers["it may change its object"] == [True, 3.0]
+    assert answers["into memory of its own"] == [True, True]
     assert answers["copies"] == [True, True, True]
     assert answers["a pickle is plain"] is True
     assert answers["one from before"] is True

@@ -192,6 +192,30 @@ def baked(x):
     program.entry("sm_120a")(*[x for _ in program.args])
     return torch.empty_like(x)
 
+class AutoTuner:
+    pass
+
+class Config:
+    dynamic_tensor_specs = ()
+
+class Runner:
+    def __init__(self, use):
+        self.use = use
+
+    def __call__(self, inputs, tactic):
+        return self.use(_get_compiled_toy_kernel("number")(inputs[0]))
+
+def _run_tuned(x, use):
+    runner, tactic = AutoTuner.get().choose_one("toy", [Runner(use)], Config(), [x])
+    runner([x], tactic=tactic)
+    return torch.empty_like(x)
+
+def wants_a_number(x):
+    return _run_tuned(x, range)
+
+def is_wrong(x):
+    return _run_tuned(x, lambda number: len(3))
+
 def reading(x):
     return torch.empty_like(x) * x.sum().item()
 """
@@ -248,6 +272,8 @@ WORLD = (
             x = torch.empty(4, 8, device="cuda")
             answers["a number from a tensor"] = error_of(lambda: run("reading"))
         answers["an unknown launcher"] = error_of(lambda: run("elsewhere"))
+        answers["a runner that wants a number"] = list(run("wants_a_number")[0].shape)
+        answers["a runner that is wrong"] = error_of(lambda: run("is_wrong"))
     print(json.dumps(answers))
 """
 )
@@ -278,6 +304,8 @@ def test_upstream_state_is_neither_seen_changed_nor_kept(run_child: RunChild) ->
     assert answers["a table by a number"] == [[4, 2], [False, True]]
     assert answers["a table by size"] == [[6, 8], True]
     assert answers["numbers of symbolic sizes"] == [[6, 11], 0]
+    assert answers["a runner that wants a number"] == [4, 8]
+    assert answers["a runner that is wrong"] == ["TypeError", "object of type 'int' has no len()"]
     kind, text = answers["an unknown launcher"]
     assert kind == "UnknownLauncher"
     assert "somewhere_else" in text

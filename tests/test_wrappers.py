@@ -23,6 +23,9 @@ from shim.patches.ops import OPS
 
 CHILD = Path(__file__).with_name("wrappers_child.py")
 
+#: Those whose modules need NVIDIA's packages.
+IN_CUTE_DSL = ("CuteDslMoEWrapper", "CuteDslMxfp8Mxfp4MoEWrapper", "B12xMoEWrapper")
+
 #: Options of the calls, beside their examples.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "run": [{}, {"return_lse": True}],
@@ -33,6 +36,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "run of BatchDecodePagedCuteDSLWrapper": [{}],
     "run of BatchMLADecodeCuteDSLWrapper": [{}],
     "run_paged": [{}, {"return_lse": True}],
+    **{f"run of {wrapper}": [{}] for wrapper in IN_CUTE_DSL},
     "run of MultiLevelCascadeAttentionWrapper": [{}],
     "run of PODWithPagedKVCacheWrapper": [{}, {"return_lse_d": True}],
     "run of NVFP4KVMaterializer": [{}],
@@ -40,19 +44,26 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def asked(release: str, *, packages: bool = False) -> list[tuple[str, dict[str, Any]]]:
+#: Releases and cards on which those are tried that need NVIDIA's packages.
+PACKAGED = (*((release, "10.0a") for release in ops_cases.WITH_PACKAGES), ("0.7.4", "12.0f"))
+
+
+def asked(release: str, arch: str = "") -> list[tuple[str, dict[str, Any]]]:
     """The methods that a release has, with the options to call them with.
 
     Args:
         release: of FlashInfer.
-        packages: those that need NVIDIA's packages for kernels written in Python, or the others.
+        arch: of the card that methods are for which need NVIDIA's packages for kernels written in
+            Python; without it the others.
     """
     version = Version(release)
     names = [
         name
         for name, op in OPS.items()
-        if op.owner and bool(op.arch or op.requires) == packages and contract(op).row_for(version)
+        if op.owner and bool(op.arch or op.requires) == bool(arch) and contract(op).row_for(version)
     ]
+    if arch:
+        names = [n for n in names if (OPS[n].arch or "10.0") == arch.rstrip("af")]
     found = []
     for name in names:
         owner, _, method = name.partition(".")
@@ -69,12 +80,12 @@ def test_wrappers_methods_compile_and_their_fakes_are_what_upstream_returns(
     check(request, run_child, each_release, "9.0a", [])
 
 
-@pytest.mark.parametrize("release", ops_cases.WITH_PACKAGES)
-def test_those_of_nvidias_packages_likewise(release: str, run_child: RunChild) -> None:
+@pytest.mark.parametrize(("release", "arch"), PACKAGED)
+def test_those_of_nvidias_packages_likewise(release: str, arch: str, run_child: RunChild) -> None:
     """Their kernels are written in Python, by packages of NVIDIA's."""
-    request = asked(release, packages=True)
+    request = asked(release, arch)
     if request:
-        check(request, run_child, release, "10.0a", releases.cuda_packages())
+        check(request, run_child, release, arch, releases.cuda_packages())
 
 
 def check(
@@ -86,7 +97,11 @@ def check(
 ) -> None:
     """Ask a child and compare what it says."""
     entries = [releases.ROOT, releases.path(release), *packages]
-    env = {"PYTHONPATH": os.pathsep.join(map(str, entries)), "FLASHINFER_CUDA_ARCH_LIST": arch}
+    env = {
+        "PYTHONPATH": os.pathsep.join(map(str, entries)),
+        "FLASHINFER_CUDA_ARCH_LIST": arch,
+        "CUTE_DSL_ARCH": f"sm_{arch.replace('.', '')}",
+    }
     child = run_child(None, env=env, args=[CHILD, json.dumps(request)], timeout=500).json
     problems = []
     for (name, options), answer in zip(request, child["answers"], strict=True):

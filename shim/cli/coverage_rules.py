@@ -64,7 +64,7 @@ _NAMES_APART = {
         *("*_varlen_config", "uneven_cp_config"),
         *("*_plan_head_tiles", "*_plan_prefill", "*_plan_splits", "*_sharded_plan"),
         *("*_sharded_plan_device", "convert_*_to_hca_metadata", "make_*_qo_indptr"),
-        "clear_launch_plans",
+        *("clear_launch_plans", "bind_prepared"),
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
@@ -102,6 +102,9 @@ _NAMES_APART = {
         *("create_scale_factor_tensor", "kimi_k3_fp8_projection_launcher"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
         "zero_post_weight",
+        *("interleave_moe_scales_*", "interleave_for_tma_wgmma_up", "convert_to_block_layout"),
+        *("alphamoe_interleave_gated_weights", "deinterleave_gated_rows", "dummy_moe_weights"),
+        *("reorder_rows_for_gated_act_gemm", "fill_w_ptr"),
     ),
     "sets up or ends communication": (
         *("init_*", "dispose*", "*_initialize", "*_initialize_all", "create_shared_buffer"),
@@ -109,7 +112,12 @@ _NAMES_APART = {
         *("moe_a2a_active_rank_mask",),
         *("*.checkpoint_*", "bootstrap_*", "finalize_moe_ep_runtime", "create_fleet"),
         *("create_communication", "get_parallel_groups", "release_*"),
+        *("MoEEpLayer", "CakeMxfp8MegaMoeEp16"),
     ),
+    "holds or frees what captured graphs use": (
+        *("trtllm_moe_acquire_da_graph_leases", "trtllm_moe_release_da_resources"),
+    ),
+    "measures or records calls": ("trtllm_moe_da_diagnostics",),
     "computes a size or a type": (
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
         *("padded_seq_len", "min_block_table_width", "payload_spec"),

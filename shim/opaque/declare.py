@@ -57,8 +57,9 @@ class Op:
             what they are.
         returns: as the schema language writes it; ``()`` where the function returns nothing. Where
             the number of results depends on the call: as many as there can be.
-        results: how many of them the function returns, from the arguments given, by keyword; a
-            single one comes by itself. Traced by Dynamo, so plain Python. Without it, all.
+        results: how many of them the function returns, from the arguments by keyword: those given,
+            and for others the defaults that are numbers, strings or None; a single one comes by
+            itself. Traced by Dynamo, so plain Python. Without it, all.
         named: the class of the results, a named tuple that the function's module knows.
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
@@ -84,7 +85,8 @@ class Op:
         assumed: arguments with which a fake is asked for, whatever the call gives, in releases that
             have such parameters: they save a look at the contents of tensors.
         annotations: of parameters where upstream's own are missing or of no use, such as
-            ``Tensor | float``; ``None`` for one that has to stay at its default.
+            ``Tensor | float``; ``None`` for one that has to stay at its default; a class by its
+            dotted name.
         fake: the results without their data, from the arguments by keyword, where the function
             cannot be run in shadow; the reason stands beside it. A method's takes first an object
             that is in the ``state`` of the one that it is called for.

@@ -170,7 +170,10 @@ class _Launch:
         before = len(self._loaded)
         try:
             return self._runner(inputs, **options)
-        except TypeError:
+        except TypeError as fault:
+            # A kernel that does nothing returns None where such a number is wanted.
+            if "NoneType" not in str(fault):
+                raise
             return None
         finally:
             mine = [dataclasses.replace(load, tuned=True) for load in self._loaded[before:]]
@@ -221,6 +224,18 @@ class _Alone:
 
     def __getattr__(self, name: str) -> Any:
         return _NOTHING if _COLLECTIVE.fullmatch(name) else getattr(self._real, name)
+
+
+class _IntoLast:
+    """A runner that works on streams of its own: into the last of its inputs, which it returns."""
+
+    tuning_config = types.SimpleNamespace(dynamic_tensor_specs=())
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Whatever it is configured by."""
+
+    def __call__(self, inputs: Any, **options: object) -> Any:
+        return inputs[-1]
 
 
 class _GivingNothing(_Nothing):
@@ -292,6 +307,7 @@ _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
     r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|_?load_\w+_(?:module|kernel|program)"
+    r"|_op"
     r"|cake_\w+_launcher"
     r"|get_cake_\w+_module"
 )
@@ -316,14 +332,26 @@ _DECODER = re.compile(r"_gated_delta_rule_\w*bf16_state(?:_mtp)?|_gated_delta_ru
 #: CuTe DSL: caches of compiled kernels by what they were compiled for, which may be sizes.
 _KERNEL_CACHE = re.compile(r"\w*_compile_cache")
 #: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
-_KERNEL_CLASS = re.compile(r"\w+Kernel|BlockSparseAttn\w+")
+_KERNEL_CLASS = re.compile(r"\w+Kernel|BlockSparseAttn\w+|CuteDslSm\w+Op")
+#: CuTe DSL: classes of the autotuner's runners that write into the last of their inputs.
+_RUNNER_CLASS = re.compile(r"CuteDsl\w*FusedMoE\w*Runner")
 #: Cake: classes whose instances are the programs, and what loads one.
 _PROGRAMS = frozenset({"CakeProgram"})
 _PROGRAM_LOADERS = frozenset({"entry", "load"})
 #: Functions of those packages that compute a number from the name of a card.
 _KNOWN_BY_HEART = frozenset({"get_smem_capacity_in_bytes"})
 #: CuTe DSL: what builds or loads one kernel.
-_BUILDERS = frozenset({"build_and_load_cute_dsl_kernel", "_get_grouped_compiled"})
+_BUILDERS = frozenset(
+    {
+        "build_and_load_cute_dsl_kernel",
+        "_get_grouped_compiled",
+        "compiled_kernel",
+        "_prepare_weight_views",
+    }
+)
+#: CuTe DSL: functions that launch all kernels of a pipeline, and return the output that they are
+#: given by this name.
+_PIPELINES = {"launch_sm120_moe": "scatter_output"}
 #: Sizes from which on another kernel is launched: with none, no graph ends there.
 THRESHOLDS = frozenset({"ONE_WARP_MIN_SEQUENCE_HEADS"})
 #: Grouped products, DeepGEMM's and others: the functions that describe their tensors to the card,
@@ -348,6 +376,7 @@ _CAN = frozenset({"can_implement_filtered_topk"})
 #: Functions that choose among kernels by sizes, which makes no difference to what is returned.
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
+    r"|select_tile"
     r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
     r"|resolve_route|next_n_atoms|atom_variant|_num_splits"
     r"|_should_use_oneshot"
@@ -411,12 +440,16 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return lambda *args, **kwargs: False
     if name in _BUILDERS:
         return _GIVING_NOTHING
+    if name in _PIPELINES:
+        return lambda **arguments: arguments[_PIPELINES[name]]
     if name == "AutoTuner":
         return _Tuner(loaded)
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
     if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
         return _GIVING
+    if isinstance(value, type) and _RUNNER_CLASS.fullmatch(name):
+        return _IntoLast
     if not isinstance(value, (types.FunctionType, functools._lru_cache_wrapper)):
         return None
     if _SPEC_MAKER.fullmatch(name):

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from . import shadow
 from .capture import Kernels
@@ -91,7 +92,8 @@ def _traced(
 
     def run(**arguments: Any) -> Any:
         arguments.pop(_STATE, None)
-        return call(method, _find(op.name, arguments.pop(_HOLDER)), arguments)
+        holder = _find(op.name, arguments.pop(_HOLDER))
+        return _apart(call(method, holder, arguments), holder)
 
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
@@ -104,6 +106,23 @@ def _traced(
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
     return _carrying(op, inner, call)
+
+
+def _apart(result: Any, holder: object) -> Any:
+    """A result with copies of what lies in memory that the object keeps for its calls.
+
+    In a graph the next call may come before somebody has read what this one returned.
+    """
+    kept = {
+        value.untyped_storage()._cdata
+        for value in vars(holder).values()
+        if isinstance(value, torch.Tensor)
+    }
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if tensor.untyped_storage()._cdata in kept else tensor
+
+    return tree_map_only(torch.Tensor, own, result) if kept else result
 
 
 class _Call:

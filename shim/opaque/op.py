@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
 
 from . import registry, shadow
 from .binding import binding
 from .capture import Kernels, untuned
-from .declare import Op
+from .declare import Count, Op
 from .dispatch import (
     Inputs,
     dispatching,
@@ -197,7 +198,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             annotations=op.annotations,
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
-    count = op.results or (lambda arguments: total)
+    count = _counting(op, signature, total)
     return bound(with_results(traced, mutating, out, inputs, count, op.part))
 
 
@@ -222,7 +223,25 @@ def _drawing(
         refusal += f", or give {' and '.join(draws)} as tensors"
     drawing = register(op.name, schema, body, ordered=True, refusal=refusal)
     told = register(f"{op.name}_seeded", schema, body) if draws else None
-    return with_draws(drawing, told, draws, outs, op.results or (lambda arguments: total))
+    return with_draws(drawing, told, draws, outs, _counting(op, signature, total))
+
+
+def _counting(
+    op: Op, signature: inspect.Signature, total: int
+) -> Callable[[Mapping[str, Any]], Count]:
+    """How many results a call has, from the arguments that it gives. Traced by Dynamo."""
+    results = op.results
+    plain = (type(None), bool, int, float, str)
+    defaults = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if type(parameter.default) in plain
+    }
+
+    def count(given: Mapping[str, Any]) -> Count:
+        return total if results is None else results({**defaults, **given})
+
+    return count
 
 
 def _collective(
@@ -369,24 +388,27 @@ def _complete(
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
-    An empty tensor stands for what a call does not return, or was given. What is an argument all
-    the same, in a call of which that cannot be told beforehand, is copied.
+    An empty tensor stands for what a call does not return, or was given; a copy for an argument
+    that it hands back.
     """
 
     def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
         returned = function(**arguments)
+        arrived = {id(value) for value in tree_leaves(arguments)}
         results = _flat(returned)
         given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
         there = {i for i, result in enumerate(results) if result is not None}
         for i in given & there:
             _deliver(results[i], arguments[outs[i]])
         given |= {i for i, given_back in inputs if given_back(arguments) is not None}
-        return tuple(
-            _apart(results[i], arguments)
-            if i in there - given
-            else torch.empty(0, device=results[0].device)
-            for i in range(total)
-        )
+
+        def own(i: int) -> torch.Tensor:
+            if i not in there - given:
+                return torch.empty(0, device=results[0].device)
+            result: torch.Tensor = results[i]
+            return result.clone() if id(result) in arrived else result
+
+        return tuple(map(own, range(total)))
 
     return complete
 
@@ -395,10 +417,6 @@ def _flat(returned: Any) -> tuple[Any, ...]:
     if returned is None or isinstance(returned, torch.Tensor):
         return (returned,)
     return tuple(result for item in returned for result in _flat(item))
-
-
-def _apart(result: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    return result.clone() if any(result is value for value in arguments.values()) else result
 
 
 def _deliver(result: torch.Tensor, given: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ inserts come out right because they are read from the function, not written down
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import operator
 import types
@@ -150,12 +151,18 @@ def _annotated(parameter: inspect.Parameter, annotations: Mapping[str, str]) -> 
     """The parameter with the annotation that is given for it, or that its default speaks of."""
     given = annotations.get(parameter.name)
     if given is not None:
-        members = tuple(_WORDS[word.strip()] for word in given.split("|"))
+        members = tuple(_meant(word.strip()) for word in given.split("|"))
         return parameter.replace(annotation=functools.reduce(operator.or_, members))
     empty = inspect.Parameter.empty
     if parameter.annotation is empty and parameter.default not in (empty, None):
         return parameter.replace(annotation=type(parameter.default))
     return parameter
+
+
+def _meant(word: str) -> Any:
+    """What a word of an annotation of ours stands for; a dotted one is imported."""
+    module, _, name = word.rpartition(".")
+    return getattr(importlib.import_module(module), name) if module else _WORDS[word]
 
 
 def _carrier(parameter: inspect.Parameter) -> Carrier:

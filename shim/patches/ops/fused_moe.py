@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from ...opaque.declare import MakeTensor, Op, Uncovered
@@ -76,6 +79,14 @@ def _bf16(make: MakeTensor, m: int) -> dict[str, Any]:
     return {"hidden_states": make(m, _HIDDEN), **blocks}
 
 
+def _bf16_rows(make: MakeTensor, m: int) -> dict[str, Any]:
+    weights = {
+        "gemm1_weights": make(_EXPERTS, 2 * _INNER, _HIDDEN),
+        "gemm2_weights": make(_EXPERTS, _HIDDEN, _INNER),
+    }
+    return {"hidden_states": make(m, _HIDDEN), **weights}
+
+
 def _fp8_blocks(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
         "hidden_states": make(m, _HIDDEN, dtype=_FP8),
@@ -85,9 +96,18 @@ def _fp8_blocks(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _fp8_shuffled(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_fp8_blocks(make, m), "use_shuffled_weight": True}
+
+
 def _fp8_tensors(make: MakeTensor, m: int) -> dict[str, Any]:
     names = ("output1_scales_scalar", "output1_scales_gate_scalar", "output2_scales_scalar")
+    core = import_module("flashinfer.fused_moe.core")
+    # 0.6.3 takes the member of the enum alone, though its own default is a number.
+    activation = {"activation_type": core.ActivationType.Swiglu}
+    known = inspect.signature(core.trtllm_fp8_per_tensor_scale_moe).parameters
     return {
+        **{name: value for name, value in activation.items() if name in known},
         "hidden_states": make(m, _HIDDEN, dtype=_FP8),
         **_weights(make, _FP8),
         **{name: make(_EXPERTS, dtype=_SCALE) for name in names},
@@ -134,7 +154,7 @@ def _int4(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
-def _trtllm(name: str, rest: Any, *, always_list: bool = False) -> Op:
+def _trtllm(name: str, rest: Any, *, always_list: bool = False, **declared: Any) -> Op:
     routed = "_routed_" in name
 
     def example(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -150,21 +170,29 @@ def _trtllm(name: str, rest: Any, *, always_list: bool = False) -> Op:
         results=_always_list if always_list else _by_itself,
         mutates=_LOGITS_MUTATE,
         out=("output",),
-        annotations={"gemm1_lora_delta": "None"},
-        fake=_unfinished_or_not,
+        # What it returns beside the output has no form that all kernels share.
+        annotations={"gemm1_lora_delta": "None", **declared.pop("annotations", {})},
+        fake=functools.partial(_unfinished_or_not, "_fp4_" in name),
         capability=_SM100,
         also={"tile_tokens_dim": 8},
+        **declared,
     )
 
 
-_WITHOUT_BIAS = ("trtllm_bf16_routed_moe", "trtllm_mxint4_block_scale_routed_moe")
+_WITHOUT_BIAS = (
+    *("trtllm_bf16_routed_moe", "trtllm_mxint4_block_scale_routed_moe"),
+    "prims_ts_bf16_routed_moe",
+)
 
 
 def _by_itself(given: Mapping[str, Any]) -> int | list[int]:
     return 1 if _finished(given) else [3]
 
 
-def _always_list(given: Mapping[str, Any]) -> list[int]:
+def _always_list(given: Mapping[str, Any]) -> int | list[int]:
+    # Before it could be left unfinished, it came by itself.
+    if "do_finalize" not in given:
+        return 1
     return [1] if _finished(given) else [3]
 
 
@@ -175,17 +203,21 @@ def _finished(given: Mapping[str, Any]) -> bool:
     return finished
 
 
+# In most releases their library makes what they return, not their Python.
 def _unfinished_or_not(
+    is_fp4: bool,
     *,
     hidden_states: Any,
     top_k: int,
     do_finalize: bool = True,
     routing_logits: Any = None,
+    topk_ids: Any = None,
+    num_fused_shared_experts: int | None = None,
     output: Any = None,
     valid_hidden_size: int | None = None,
     **_: object,
 ) -> tuple[Any, ...]:
-    """What a kernel of trtllm returns: in most releases its library makes it, not its Python.
+    """What a kernel of trtllm returns.
 
     How many rows there are before the experts' outputs are summed up depends on the tile that the
     autotuner has chosen.
@@ -201,12 +233,28 @@ def _unfinished_or_not(
     import torch
 
     padded = torch.library.get_ctx().new_dynamic_size()
-    kind = bfloat16 if routing_logits is None else routing_logits.dtype
+    chosen = top_k + (num_fused_shared_experts or 0)
+    if isinstance(topk_ids, tuple):
+        weights = torch.empty_like(topk_ids[1])
+    else:
+        like_logits = routing_logits is not None and _weights_are_like_logits(is_fp4)
+        kind = routing_logits.dtype if like_logits else bfloat16
+        weights = hidden_states.new_empty((rows, chosen), dtype=kind)
     return (
         hidden_states.new_empty((padded, hidden), dtype=bfloat16),
-        hidden_states.new_empty((rows, top_k), dtype=kind),
-        hidden_states.new_empty((rows * top_k,), dtype=_dtype("int32")),
+        weights,
+        hidden_states.new_empty((rows * chosen,), dtype=_dtype("int32")),
     )
+
+
+def _weights_are_like_logits(is_fp4: bool) -> bool:
+    """Whether the weights of experts have the dtype of the logits, or are bfloat16 throughout."""
+    from packaging.version import Version
+
+    release = Version(import_module("flashinfer").__version__)
+    if is_fp4:
+        return release < Version("0.6.15")
+    return Version("0.6.8") <= release < Version("0.6.16")
 
 
 def _topk(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -233,9 +281,9 @@ def _hash(make: MakeTensor, m: int) -> dict[str, Any]:
 def _adapters(make: MakeTensor, m: int) -> dict[str, Any]:
     """What tells the pairs of tokens and experts which adapters they take."""
     return {
-        "sorted_token_ids": make(_TOP_K * m, dtype="int32"),
-        "expert_ids": make(_TOP_K * m, dtype="int32"),
-        "lora_indices": make(m, dtype="int32"),
+        "sorted_token_ids": make(_TOP_K * m, dtype="int64"),
+        "expert_ids": make(_TOP_K * m, dtype="int64"),
+        "lora_indices": make(m, dtype="int64"),
     }
 
 
@@ -255,11 +303,258 @@ def _expand(make: MakeTensor, m: int) -> dict[str, Any]:
         "x": make(1, _TOP_K * m, _RANK),
         "w_ptr": make(1, _EXPERTS, dtype="int64"),
         **_adapters(make, m),
-        "topk_weights": make(m, _TOP_K, dtype=_SCALE),
+        "topk_weights": make(_TOP_K * m, dtype=_SCALE),
         "slice_start_loc": make(1, dtype="int64"),
         "output_slices": [_HIDDEN],
         "lora_stride": _RANK * _HIDDEN,
     }
+
+
+def _adapted(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "x": make(m, _HIDDEN),
+        "lora_a_weights": [make(1, _EXPERTS, _RANK, _HIDDEN)],
+        "lora_b_weights": [make(1, _EXPERTS, _HIDDEN, _RANK)],
+        **_adapters(make, m),
+        "topk_weights": make(_TOP_K * m, dtype=_SCALE),
+        "num_experts": _EXPERTS,
+    }
+
+
+def _pointers(make: MakeTensor, m: int, slices: int) -> dict[str, Any]:
+    """Tables of the addresses of the adapters' weights, and whose they are."""
+    return {
+        "w_ptr_a": make(slices, _EXPERTS, dtype="int64"),
+        "lora_stride_a": _RANK * _HIDDEN,
+        "w_ptr_b": make(slices, _EXPERTS, dtype="int64"),
+        "lora_stride_b": _RANK * _INNER,
+        "topk_ids": make(m, _TOP_K, dtype="int32"),
+        "lora_ids": make(m, dtype="int32"),
+        "rank": _RANK,
+    }
+
+
+def _first_delta(make: MakeTensor, m: int) -> dict[str, Any]:
+    states = {"hidden_states": make(m, _HIDDEN), "intermediate_size": _INNER}
+    return {**states, **_pointers(make, m, 2)}
+
+
+def _second_delta(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "gemm1_activation_output": make(_TOP_K * m, _INNER),
+        "expanded_idx_to_permuted_idx": make(_TOP_K * m, dtype="int32", values="range"),
+        **_pointers(make, m, 1),
+        "topk_weights": make(m, _TOP_K, dtype=_SCALE),
+        "hidden_size": _HIDDEN,
+    }
+
+
+# It picks rows by a mask: without data nobody knows how many that are.
+def _second_delta_alike(
+    *, topk_ids: Any, hidden_size: int, out_dtype: Any = None, **_: object
+) -> Any:
+    kind = _dtype("bfloat16") if out_dtype is None else out_dtype
+    return topk_ids.new_empty((topk_ids.shape[0], hidden_size), dtype=kind)
+
+
+def _chosen(make: MakeTensor, m: int) -> dict[str, Any]:
+    """The experts of each token, and of all."""
+    return {
+        "token_selected_experts": make(m, _TOP_K, dtype="int32"),
+        "token_final_scales": make(m, _TOP_K, dtype=_SCALE),
+        "num_experts": _EXPERTS,
+        "top_k": _TOP_K,
+    }
+
+
+def _tiled_scales(make: MakeTensor, rows: int, columns: int) -> Any:
+    """Scales of the experts' matrices, in the order in which tensor cores take them."""
+    made = make(_EXPERTS, -(-rows // 128), -(-columns // 4), 32, 4, 4, dtype="uint8")
+    return made.permute(3, 4, 1, 5, 2, 0)
+
+
+def _cute_weights(make: MakeTensor, block: int) -> dict[str, Any]:
+    return {
+        "w1_weight": make(_EXPERTS, 2 * _INNER, _HIDDEN // 2, dtype="uint8"),
+        "w1_weight_sf": _tiled_scales(make, 2 * _INNER, _HIDDEN // block),
+        "w1_alpha": make(_EXPERTS, dtype=_SCALE),
+        "w2_weight": make(_EXPERTS, _HIDDEN, _INNER // 2, dtype="uint8"),
+        "w2_weight_sf": _tiled_scales(make, _HIDDEN, _INNER // block),
+        "w2_alpha": make(_EXPERTS, dtype=_SCALE),
+    }
+
+
+def _cute_fp4(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "x": make(m, _HIDDEN // 2, dtype="uint8"),
+        "x_sf": make(m, _HIDDEN // 16, dtype="uint8"),
+        **_cute_weights(make, 16),
+        "fc2_input_scale": make(1, dtype=_SCALE),
+        **_chosen(make, m),
+    }
+
+
+def _cute_fp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "x": make(m, _HIDDEN, dtype=_FP8),
+        "x_sf": make(m, _HIDDEN // 32, dtype="uint8"),
+        **_cute_weights(make, 32),
+        **_chosen(make, m),
+    }
+
+
+def _cute_bf16(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "x": make(m, _HIDDEN),
+        "w1_weight": make(_EXPERTS, 2 * _INNER, _HIDDEN),
+        "w2_weight": make(_EXPERTS, _HIDDEN, _INNER),
+        **_chosen(make, m),
+    }
+
+
+def _b12x(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "x": make(m, _HIDDEN),
+        **_cute_weights(make, 16),
+        "fc2_input_scale": make(1, dtype=_SCALE),
+        **_chosen(make, m),
+    }
+
+
+def _padded(m: int) -> int:
+    """Rows of scales, which begin at a multiple of four for every expert."""
+    return (m + 3 * _EXPERTS) // 4 * 4
+
+
+def _grouped_fp8(make: MakeTensor, m: int, rows: int, columns: int) -> dict[str, Any]:
+    return {
+        "a_q": make(m, columns, dtype=_FP8),
+        "a_scale": make(columns // 128, _padded(m), dtype=_SCALE),
+        "b_q": make(_EXPERTS, rows, columns, dtype=_FP8),
+        "b_scale": make(_EXPERTS, columns // 128, rows // 128, dtype=_SCALE),
+        "m_indptr": make(_EXPERTS + 1, dtype="int32"),
+    }
+
+
+def _grouped_fp4(make: MakeTensor, m: int, rows: int, columns: int) -> dict[str, Any]:
+    return {
+        "a_q": make(m, columns, dtype=_FP8),
+        "a_scale": make(-(-columns // 512), 4 * _padded(m), dtype="uint8"),
+        "b_q": make(_EXPERTS, rows, columns // 2, dtype="uint8"),
+        "b_scale": make(_EXPERTS, columns // 128, 4 * rows, dtype="uint8"),
+        "m_indptr": make(_EXPERTS + 1, dtype="int32"),
+    }
+
+
+def _sm12x(name: str, kind: str, **declared: Any) -> Op:
+    """One step of the experts' products on SM12x, by rows that lie in the experts' order."""
+    grouped = _grouped_fp8 if kind == "fp8" else _grouped_fp4
+
+    def first(make: MakeTensor, m: int) -> dict[str, Any]:
+        return grouped(make, m, 2 * _INNER, _HIDDEN)
+
+    def second(make: MakeTensor, m: int) -> dict[str, Any]:
+        return {
+            **grouped(make, m, _HIDDEN, _INNER),
+            "src_token": make(m, dtype="int32"),
+            "pair_scales": make(m, dtype=_SCALE),
+            "num_tokens": m,
+        }
+
+    tensors = ("a_q", "a_scale", "b_q", "b_scale", "m_indptr", "src_token", "pair_scales")
+    return Op(
+        f"cute_dsl_sm12x_{name}_{kind}",
+        second if name == "fc2_finalize" else first,
+        annotations=dict.fromkeys(tensors, "Tensor"),
+        requires=("cutlass",),
+        capability=(12, 0),
+        arch="12.0",
+        **declared,
+    )
+
+
+def _planned(make: MakeTensor, blocks: int) -> dict[str, Any]:
+    """Which pairs of tokens and experts each block of eight rows is for."""
+    return {
+        "sorted_token_ids": make(8 * blocks, dtype="int32"),
+        "expert_ids": make(blocks, dtype="int32"),
+        "num_tokens_post_padded": make(1, dtype="int32"),
+    }
+
+
+def _alpha_fp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "hidden_states": make(m, _HIDDEN, dtype=_FP8),
+        "hidden_states_scale": make(m, _HIDDEN // 128, dtype=_SCALE),
+        **_weights(make, _FP8),
+        **_scales(make, _SCALE, 128, 128),
+        **_planned(make, _TOP_K * m),
+        "topk_weights": make(m, _TOP_K, dtype=_SCALE),
+        "top_k": _TOP_K,
+    }
+
+
+def _alpha_fp4(make: MakeTensor, m: int, experts: int, top_k: int) -> dict[str, Any]:
+    names = ("output1_scale_gate_scalar", "output1_scale_scalar", "output2_scale_scalar")
+    return {
+        "hidden_states": make(m, _HIDDEN // 2, dtype="uint8"),
+        "hidden_states_scale": make(m, _HIDDEN // 16, dtype=_FP8),
+        "gemm1_weights": make(experts, 256, _HIDDEN // 2, dtype="uint8"),
+        "gemm1_weights_scale": make(experts, 256, _HIDDEN // 16, dtype=_FP8),
+        "gemm2_weights": make(experts, _HIDDEN, 64, dtype="uint8"),
+        "gemm2_weights_scale": make(experts, _HIDDEN, 8, dtype=_FP8),
+        **{name: make(experts, dtype=_SCALE) for name in names},
+        **_planned(make, top_k * m),
+        "topk_weights": make(m, top_k, dtype=_SCALE),
+        "out": make(m, _HIDDEN),
+        "top_k": top_k,
+    }
+
+
+def _alpha_aligned(make: MakeTensor, m: int) -> dict[str, Any]:
+    return _alpha_fp4(make, m, _EXPERTS, _TOP_K)
+
+
+def _alpha_routed(make: MakeTensor, m: int) -> dict[str, Any]:
+    # Of small sizes it takes 1 or 8 tokens, and 8 of 256 or 512 experts.
+    return {
+        **_alpha_fp4(make, 8, 256, 8),
+        "topk_ids": make(8, 8, dtype="int32"),
+        "cumsum_buffer": make(258, dtype="int32"),
+    }
+
+
+def _frost(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "grouped_tokens": make(m, _HIDDEN),
+        "gate_weights": make(_EXPERTS, _INNER, _HIDDEN),
+        "up_weights": make(_EXPERTS, _INNER, _HIDDEN),
+        "first_token_offset": make(_EXPERTS + 1, dtype="int32"),
+        "scale": make(1, dtype=_SCALE),
+        "workspace": make(1 << 20, dtype="uint8"),
+    }
+
+
+def _wrapped(make: MakeTensor, m: int, name: str, example: Any, **options: Any) -> dict[str, Any]:
+    found = example(make, m)
+    kind = getattr(import_module("flashinfer.fused_moe.cute_dsl"), name)
+    experts, top_k = found.pop("num_experts"), found.pop("top_k")
+    return {"self": kind(experts, top_k, _HIDDEN, _INNER, **options), **found}
+
+
+def _wrapper(name: str, example: Any, **declared: Any) -> Op:
+    return Op(
+        f"{name}.run",
+        functools.partial(_wrapped, name=name, example=example),
+        # What its results depend on besides the tensors given.
+        state=("hidden_size", "output_dtype", "quant_mode", "use_cuda_graph"),
+        requires=("cutlass",),
+        **declared,
+    )
+
+
+_SM12X = ("fp8", "mxfp8_mxfp4")
+_CUTE: dict[str, Any] = {"out": ("moe_output",), "requires": ("cutlass",)}
 
 
 OPS = (
@@ -277,7 +572,11 @@ OPS = (
     _trtllm("trtllm_bf16_routed_moe", _bf16),
     _trtllm("trtllm_fp8_block_scale_moe", _fp8_blocks),
     _trtllm("trtllm_fp8_block_scale_routed_moe", _fp8_blocks),
-    _trtllm("trtllm_fp8_per_tensor_scale_moe", _fp8_tensors),
+    _trtllm(
+        "trtllm_fp8_per_tensor_scale_moe",
+        _fp8_tensors,
+        annotations={"activation_type": "flashinfer.fused_moe.core.ActivationType"},
+    ),
     _trtllm("trtllm_fp8_per_tensor_scale_routed_moe", _fp8_tensors),
     _trtllm("trtllm_fp8_per_channel_scale_moe", _fp8_channels),
     _trtllm("trtllm_fp8_per_channel_scale_routed_moe", _fp8_channels),
@@ -306,9 +605,80 @@ OPS = (
     Op("hash_topk", _hash, "(Tensor, Tensor)", capability=(9, 0)),
     Op("bgmv_moe_shrink", _shrink, "()", mutates=("y",)),
     Op("bgmv_moe_expand", _expand, "()", mutates=("y",)),
+    Op("bgmv_moe", _adapted),
+    Op("bgmv_moe_gemm1_lora_delta", _first_delta),
+    Op("bgmv_moe_gemm2_lora_delta", _second_delta, fake=_second_delta_alike),
+    Op("cute_dsl_fused_moe", _cute_fp4, capability=_SM100, **_CUTE),
+    Op("cute_dsl_fused_moe_nvfp4", _cute_fp4, capability=_SM100, **_CUTE),
+    Op("cute_dsl_fused_moe_mxfp8_mxfp4", _cute_fp8, capability=_SM100, **_CUTE),
+    Op(
+        "cute_dsl_fused_moe_bf16",
+        _cute_bf16,
+        mutates=("intermediate_buffer",),
+        capability=(9, 0),
+        arch="9.0",
+        **_CUTE,
+    ),
+    Op(
+        "b12x_fused_moe",
+        _b12x,
+        out=("output",),
+        requires=("cutlass",),
+        capability=(12, 0),
+        arch="12.0",
+    ),
+    _wrapper("CuteDslMoEWrapper", _cute_fp4, capability=_SM100),
+    _wrapper("CuteDslMxfp8Mxfp4MoEWrapper", _cute_fp8, capability=_SM100),
+    _wrapper("B12xMoEWrapper", _b12x, capability=(12, 0), arch="12.0"),
+    *(_sm12x("fc1_act", kind) for kind in _SM12X),
+    *(
+        _sm12x("fc1_act_q1", kind, returns="(Tensor, Tensor)", out=("out_q", "out_sf"))
+        for kind in _SM12X
+    ),
+    *(_sm12x("fc2_finalize", kind, out=("out",)) for kind in _SM12X),
+    Op("alphamoe_fp8_block_scale_aligned_moe", _alpha_fp8, out=("out",), capability=_SM100),
+    Op("alphamoe_nvfp4_aligned_moe", _alpha_aligned, "()", mutates=("out",), capability=_SM100),
+    Op(
+        "alphamoe_nvfp4_routed_moe",
+        _alpha_routed,
+        mutates=("sorted_token_ids", "expert_ids", "num_tokens_post_padded", "cumsum_buffer"),
+        out=("out",),
+        capability=_SM100,
+    ),
+    _trtllm("prims_ts_bf16_moe", _bf16_rows, requires=("cutlass",)),
+    _trtllm("prims_ts_bf16_routed_moe", _bf16_rows, requires=("cutlass",)),
+    _trtllm("prims_ts_fp8_block_scale_moe", _fp8_shuffled, requires=("cutlass",)),
+    _trtllm("prims_ts_fp8_block_scale_routed_moe", _fp8_shuffled, requires=("cutlass",)),
+    _trtllm("prims_ts_fp8_per_tensor_scale_moe", _fp8_tensors, requires=("cutlass",)),
+    _trtllm("prims_ts_fp4_block_scale_moe", _fp4, always_list=True, requires=("cutlass",)),
+    _trtllm("prims_ts_fp4_block_scale_routed_moe", _fp4, always_list=True, requires=("cutlass",)),
 )
+
+_OF_ITS_OWN = "it returns a plan, an object of a class of its own"
+_STAGED = (
+    "it reads what was staged in memory that several GPUs share, held by an object of a class of "
+    "its own"
+)
+_PARTED = "it takes streams and events of its own, in an object of a class of its own"
 
 UNCOVERED = (
     Uncovered("trtllm_gen_routing", "it returns an object of a class of its own"),
-    Uncovered("alphamoe_fused_router", "it returns a plan, an object of a class of its own"),
+    Uncovered("alphamoe_fused_router", _OF_ITS_OWN),
+    Uncovered("kimi_k3_fused_router", _OF_ITS_OWN),
+    Uncovered(
+        "alphamoe_nvfp4_routed_moe_deferred",
+        "it returns what is left to do, as an object",
+    ),
+    Uncovered("alphamoe_nvfp4_finalize_deferred", "it takes what was left to do, as an object"),
+    Uncovered(
+        "populate_trtllm_moe_routing_metadata_",
+        "it takes its buffers as an object",
+    ),
+    Uncovered("nvfp4_mega_moe", _STAGED),
+    Uncovered("mxfp4_mega_moe", _STAGED),
+    Uncovered("run_split_kernel", "it takes its kernel's configuration and inputs as objects"),
+    Uncovered("prims_ts_bf16_moe_partitioned", _PARTED),
+    Uncovered("prims_ts_fp4_block_scale_moe_partitioned", _PARTED),
+    Uncovered("prims_ts_fp8_block_scale_moe_partitioned", _PARTED),
+    Uncovered("prims_ts_fp8_per_tensor_scale_moe_partitioned", _PARTED),
 )

@@ -304,6 +304,8 @@ _COLLECTIVE = re.compile(
 _SPEC_MAKER = re.compile(r"gen_\w+")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
+#: JIT C++ modules: functions that build one and load it, with a cache of their own or none.
+_MODULE_LOADER = re.compile(r"load_\w+_module")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
     r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|_?load_\w+_(?:module|kernel|program)"
@@ -461,7 +463,7 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return lambda *args, **kwargs: _KEPT
     if cached and _KERNEL_GETTER.fullmatch(name):
         return _recording(value, loaded, lambda *args, **kwargs: _gotten(value))
-    return None
+    return _GIVING_NOTHING if _MODULE_LOADER.fullmatch(name) else None
 
 
 def _choosing(chooser: Callable[..., Any]) -> Callable[..., Any]:

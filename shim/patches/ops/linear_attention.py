@@ -456,8 +456,13 @@ OPS: tuple[Op, ...] = (
         capability=_SM90,
         requires=("cutlass",),
     ),
-    Op("gdn_paged_prefill_slots", _prefill_slots, f"({', '.join(['Tensor'] * 4)})"),
-    Op("gdn_paged_decode_slots", _page_each, _PAIR),
+    Op(
+        "gdn_paged_prefill_slots",
+        _prefill_slots,
+        "(Tensor, Tensor, Tensor, Tensor)",
+        requires=("cutlass",),
+    ),
+    Op("gdn_paged_decode_slots", _page_each, _PAIR, requires=("cutlass",)),
     Op(
         "gated_delta_rule_replayssm_commit",
         _replay_commit,

@@ -72,6 +72,7 @@ def pretend(arch: str = DEFAULT_ARCH) -> None:
         # The compiler takes device properties for a constant if they are of the type so called.
         "_CudaDeviceProperties": types.SimpleNamespace,
     }
+    vars(torch.cuda.nvtx)["range"] = lambda *args, **kwargs: contextlib.nullcontext()
     has_device = torch.cuda.is_available()
     for name, stand_in in stand_ins.items():
         setattr(torch.cuda, name, stand_in)
@@ -95,14 +96,21 @@ def _do_without_a_device_guard() -> None:
     packed, copied, moved = fake.contiguous, fake.copy_, fake.cuda
 
     def getitem(self: Any, index: Any) -> Any:
-        items = index if isinstance(index, tuple) else (index,)
+        items = _spelled_out(index, self.dim())
         if self.device.type == "cuda" and isinstance(index, torch.Tensor):
             return torch.ops.aten.index.Tensor(self, [index])
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             return indexed(self, index)
+        if ... in items:
+            place = items.index(...)
+            more = self.dim() - sum(not (item is None or item is ...) for item in items)
+            items = (*items[:place], *[slice(None)] * more, *items[place + 1 :])
         result, dim = self, 0
         for item in items:
-            if isinstance(item, slice):
+            if item is None:
+                result = result.unsqueeze(dim)
+                dim += 1
+            elif isinstance(item, slice):
                 size = result.shape[dim]
                 start = 0 if item.start is None else _from_front(item.start, size)
                 stop = size if item.stop is None else _from_front(item.stop, size)
@@ -116,7 +124,7 @@ def _do_without_a_device_guard() -> None:
         return result
 
     def setitem(self: Any, index: Any, value: Any) -> None:
-        items = index if isinstance(index, tuple) else (index,)
+        items = _spelled_out(index, self.dim())
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             assigned(self, index, value)
         elif isinstance(value, torch.Tensor):
@@ -145,9 +153,18 @@ def _from_front(bound: Any, size: Any) -> Any:
     return _sym.sym_max(size + bound, 0) if isinstance(bound, int) and bound < 0 else bound
 
 
+def _spelled_out(index: Any, dims: int) -> tuple[Any, ...]:
+    """What an index says of each dimension, without an ellipsis."""
+    items = index if isinstance(index, tuple) else (index,)
+    at = next((i for i, item in enumerate(items) if item is ...), None)
+    if at is None:
+        return items
+    return (*items[:at], *[slice(None)] * (dims - len(items) + 1), *items[at + 1 :])
+
+
 def _is_plain(item: Any) -> bool:
     if isinstance(item, slice):
         bounds = (item.start, item.stop)
         plain = (b is None or isinstance(b, int) or not (b < 0) for b in bounds)
         return item.step is None and all(plain)
-    return item is None or (isinstance(item, int) and not isinstance(item, bool))
+    return item is None or item is ... or (isinstance(item, int) and not isinstance(item, bool))

@@ -133,6 +133,7 @@ _WHOLE = (
     *(World(release, packages=False, arch=arch) for release in ENDS for arch in ("9.0a", "12.0f")),
     *(World(release, packages=True, arch="12.0f") for release in WITH_PACKAGES[-2:]),
     World(WITH_PACKAGES[-1], packages=True, arch="9.0a"),
+    World("0.7.4", packages=False, arch="11.0a"),
 )
 #: What one run goes through: the ends of the table, and what differs most between them; every
 #: world of the matrix where the variable says ``whole``.
@@ -245,8 +246,9 @@ def run(
     variables = {
         "PYTHONPATH": os.pathsep.join(map(str, entries)),
         "FLASHINFER_CUDA_ARCH_LIST": world.arch,
-        "CUTE_DSL_ARCH": f"sm_{world.arch.replace('.', '')}",
     }
+    if world.packages and world.arch != World.arch:
+        variables["CUTE_DSL_ARCH"] = f"sm_{world.arch.replace('.', '')}"
     return children.run_child(
         None,
         scratch=scratch,

@@ -34,7 +34,7 @@ from torch._subclasses import FakeTensor  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from shim.opaque import later, registry  # noqa: E402
+from shim.opaque import capture, later, registry  # noqa: E402
 from shim.opaque.identity import original_of  # noqa: E402
 from shim.patches.ops import OPS  # noqa: E402
 from shim.proof import making  # noqa: E402
@@ -66,7 +66,12 @@ class Subject:
 
     def __init__(self, name: str, plan: Json) -> None:
         self.op, self.plan = OPS[name], plan
-        self.function: Function = getattr(ops_kernels.imported(plan["module"]), self.op.path)
+        with (
+            ops_kernels.with_triton() if "triton" in self.op.requires else contextlib.nullcontext()
+        ):
+            importlib.import_module(plan["module"].rpartition(".")[0])  # whole, not half of it
+            module = importlib.import_module(plan["module"])
+        self.function: Function = getattr(module, self.op.path)
         parameters = inspect.signature(self.function).parameters
         #: By the number of the result.
         self.outs = {i: name for i, name in enumerate(self.op.out) if name and name in parameters}
@@ -188,6 +193,7 @@ def with_us(subjects: Mapping[str, Subject], request: Json) -> Json:
         cases = request["cases"][:: subject.plan["every"]]
         answer["run"] = [outcome(subject, maker, case, watched(subject.function)) for case in cases]
         answer["in turn"] = attempt(in_turn, subject)
+        answer["captured"] = attempt(captured, subject)
         with ops_kernels.writing():
             answer["always written"] = subject.always
             answer["mutation"] = attempt(mutation, subject)
@@ -271,6 +277,34 @@ def in_turn(subject: Subject) -> list[Json]:
         answer["kernels"] = ops_kernels.Kernel.calls - before
         found.append(answer)
     return found
+
+
+def captured(subject: Subject) -> Json:
+    """While a stream records: a call that ran before, and one whose kernels none has loaded.
+
+    The error of each, and how many kernels the call wants.
+    """
+    wanted: list[Any] = []
+    is_loaded, recording = capture.is_loaded, torch.cuda.is_current_stream_capturing
+
+    def noted(load: Any) -> bool:
+        wanted.append(load)
+        return is_loaded(load)
+
+    def call() -> Any:
+        return watched(subject.function)(**subject.arguments(Maker(meaningless), PLAIN))
+
+    not_run = child_side.error_of(call)
+    if not_run:
+        return {"not run": not_run}
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        capture.is_loaded = noted
+        again = child_side.error_of(call)
+        capture.is_loaded = lambda load: False
+        return {"kernels": len(wanted), "again": again, "first": child_side.error_of(call)}
+    finally:
+        capture.is_loaded, torch.cuda.is_current_stream_capturing = is_loaded, recording
 
 
 def mutation(subject: Subject) -> Json | None:

@@ -38,15 +38,36 @@ ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 #: by the addresses of its tensors.
 MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|(m_grouped|grouped_gemm)_\w+_sm\w+")
 
+#: Cached functions of Cake that build a module and load it.
+LOADERS = re.compile(r"load|load_\w+_module")
+
 #: Modules of FlashInfer that are imported when their kernels are called.
-TRITON_KERNELS = ("flashinfer.triton.gemm", "flashinfer.triton.page", "flashinfer.triton.ulysses")
+TRITON_KERNELS = (
+    "flashinfer.triton.gemm",
+    "flashinfer.triton.page",
+    "flashinfer.triton.ulysses",
+    "flashinfer.triton.gdn_paged",
+)
 #: Such of which some need NVIDIA's packages, and some are not in every release.
 LATE_KERNELS = (
     "flashinfer.jit.bgmv_moe",
+    "flashinfer.experimental.nvfp4_sparse_mla_decode.backend",
+    "flashinfer.experimental.sm120_dsa_indexer",
+    "flashinfer.experimental.qsa_nvfp4.backend",
+    "flashinfer.experimental.cake_msa_icp_indexer.cake_jit",
     "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
     "flashinfer.fused_moe.cute_dsl.blackwell_sm12x.triton_compact",
     "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
 )
+#: Those that need Triton when they are imported, and what they import when they are called.
+IN_TRITON = (
+    "flashinfer.mamba.ssd_combined",
+    "flashinfer.mamba.cake_ssd_combined",
+    "flashinfer.fused_moe.cute_dsl",
+)
+
+#: What modules of kernels tell of themselves.
+COUNTS = ("max_active_clusters", "decode_row_sel_keys", "decode_long_words", "ctas_per_sm")
 
 #: The constant that kernels write, one that every dtype has.
 WRITTEN = 1
@@ -92,6 +113,8 @@ class Kernel(oracle.Stub):
             return 0
         if self.__name__ == "cdiv":  # of Triton, called on the host too
             return -(-args[0] // args[1])
+        if self.__name__ in COUNTS:
+            return 1
         # A compiled kernel may be given pointers alone.
         if self.__name__ != "compiled" and not tensors_of([*args, *options.values()]):
             return Kernel("part")  # a step on the way to a kernel
@@ -114,6 +137,9 @@ class Still:
         return lambda *args, **options: None
 
 
+Kernel.__module__ = "tvm_ffi.tests"  # to the shadow it is a kernel like any other
+
+
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Lets Triton, which does not come with a CPU build of torch, be imported as kernels."""
 
@@ -125,7 +151,9 @@ class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return Kernel(spec.name)
+        made = Kernel(spec.name)
+        vars(made)["__version__"] = "3.6.0"
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing to run."""
@@ -174,11 +202,15 @@ def fill(tensor: torch.Tensor, value: int) -> None:
 def answer_for_the_machine() -> None:
     """Say what is there beside FlashInfer's Python, and what is not.
 
-    CUDA's runtime library is, and the compiler of cuda.tile where that is installed. The list of
-    Cake's kernels lies among C++ sources, which our trees lack: it is empty.
+    CUDA's runtime library is, and cuDNN, and the compiler of cuda.tile where that is installed. The
+    list of Cake's kernels lies among C++ sources, which our trees lack: it is empty.
     """
-    with contextlib.suppress(ModuleNotFoundError), _triton():
+    with contextlib.suppress(ModuleNotFoundError), with_triton():
         _import_comm()
+    _import_late(IN_TRITON)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("flashinfer.cudnn.linear_attention")
+        _answer("_check_cudnn_frontend", lambda *args, **options: None)
     with contextlib.suppress(ModuleNotFoundError):
         cake: Any = importlib.import_module("flashinfer.jit.cake_gdn")
         cake._manifest = functools.cache(lambda: {"variants": []})
@@ -229,6 +261,7 @@ def install(modules: Collection[str] = ()) -> None:
             lambda device: torch.cuda.get_device_properties(device).multi_processor_count,
         ),
         "get_compute_capability": lambda device: capability,
+        "device_cc": lambda device: capability,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
         "compact_topk_ids": lambda *args: Kernel("compact_topk_ids")(*args),
@@ -239,16 +272,27 @@ def install(modules: Collection[str] = ()) -> None:
         # As upstream's are, by which the shadow knows them.
         "get_cute_dsl_compiled_masked_gemm_kernel": functools.cache(_masked_gemm),
         "cake_quant_lora_launcher": functools.cache(lambda *args: Kernel("launcher")),
+        "_run_la_graph": _run_graph,
+        "_load_generated_program": lambda *args, **options: Kernel("program"),
+        "get_cake_kda_packed_t1_module": lambda *args: Kernel("module"),
+        "get_flash_kda_packed_t1_module": lambda *args: Kernel("module"),
+        "get_cake_dsv4_nvfp4_rope_insert_module": lambda: Kernel("module"),
+        "_cudnn_ops": lambda: SimpleNamespace(qsa_forward=_qsa, qsa_indexed_forward=_qsa),
+        # A library that is not built tells them.
+        "format_info": lambda model: {"fp4_bytes_per_token": 288, "bytes_per_token": 528},
     }
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
             for made in filter(MAKERS.fullmatch, list(vars(module))):
                 if isinstance(vars(module)[made], (FunctionType, functools._lru_cache_wrapper)):
                     setattr(module, made, _maker(made, name))
-            if isinstance(vars(module).get("load"), functools._lru_cache_wrapper):
-                load = functools.cache(lambda *args: Kernel("module"))  # of Cake
-                load.__module__ = name  # the shadow takes it for upstream's
-                vars(module)["load"] = load
+            for load in filter(LOADERS.fullmatch, list(vars(module))):
+                if isinstance(vars(module)[load], functools._lru_cache_wrapper):
+                    loader = functools.cache(lambda *args: Kernel("module"))
+                    loader.__module__ = name  # the shadow takes it for upstream's
+                    setattr(module, load, loader)
+        if name.endswith("cake_msa_icp_indexer.cake_jit"):
+            vars(module)["load"] = lambda *args, **options: Kernel("module")
     for asked, answer in answers.items():
         _answer(asked, answer)
     _run_no_pipelines()
@@ -322,6 +366,20 @@ def _run_no_pipelines() -> None:
             runner.forward = lambda self, inputs, **options: Kernel("forward")(*inputs)
 
 
+def _run_graph(*args: Any, final_state: Any = None, **options: Any) -> Any:
+    """Of cuDNN: writes into its output and the state, and returns that."""
+    Kernel("graph")(*args)
+    return final_state
+
+
+def _qsa(q: torch.Tensor, *others: Any) -> Mapping[str, torch.Tensor]:
+    """What cuDNN returns, as FlashInfer documents it."""
+    Kernel("qsa")(q)
+    float32 = torch.float32
+    made = {"out": torch.empty_like(q), "out_fp32": torch.empty_like(q, dtype=float32)}
+    return {**made, "lse": torch.empty(q.shape[1], q.shape[0], dtype=float32)}
+
+
 def _maker(name: str, module: str) -> Callable[..., Any]:
     def maker(*args: Any, **options: Any) -> Any:
         if name.startswith("gen_"):
@@ -357,17 +415,6 @@ def _do_without_sources() -> None:
                     setattr(module, asked, forgiving(value))
 
 
-def imported(name: str) -> ModuleType:
-    """A module of FlashInfer whose package may import Triton."""
-    package = name.rpartition(".")[0]
-    try:
-        importlib.import_module(package)
-    except ModuleNotFoundError:
-        with _triton():
-            importlib.import_module(package)
-    return importlib.import_module(name)
-
-
 def _import_comm() -> None:
     """Import ``flashinfer.comm``, in which many releases look for what no CPU has.
 
@@ -386,14 +433,14 @@ def _import_comm() -> None:
 
 def _import_late(modules: Iterable[str]) -> None:
     """Import what upstream imports when it is called, where a release has it."""
-    with _triton():
+    with with_triton():
         for module in modules:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
 
 
 @contextlib.contextmanager
-def _triton() -> Iterator[None]:
+def with_triton() -> Iterator[None]:
     """Within it Triton can be imported; torch is not to find one."""
     finder = TritonFinder()
     sys.meta_path.append(finder)

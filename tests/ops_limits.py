@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_PREMISE = "test_it_fails_without_us"
+_WITHOUT = "test_it_fails_without_us"
 _EXAMPLE = "test_its_example_is_a_valid_call"
 _GRAPHS = "test_it_compiles_whole_in_three_graphs_of_nothing_else"
 _COMPILED = "test_compiled_it_returns_what_upstream_does"
@@ -32,6 +32,13 @@ _COPIED = "what its kernel writes is an accumulator, which is copied over its ou
 _MASK = "without us the compiler fails over a mask, before it meets what it cannot take"
 _IN_PARTS = "it writes into parts of a tuple, which the stand-in for its kernel does not see"
 _NO_KERNEL = "it is plain torch, and no kernel of FlashInfer's is there to count"
+_WHEN_LAUNCHED = "upstream refuses strides where it launches, which is when the graph runs"
+_KEPT = "upstream keeps a workspace of the calls with data for those without"
+_ZEROS = "torch fills what it returns with zeros: there is no kernel"
+_SM90_OUT = "it takes outputs on compute capability 9.0 alone"
+
+_SET_UP = "it takes what all ranks have set up before"
+_HELD = "its kernel is one that its workspace holds, which the example stands in for"
 
 #: What refuses more when the graph runs than while it is traced: layouts that pipelines of kernels
 #: check, which are left out in shadow.
@@ -46,6 +53,32 @@ LATE = frozenset(
 )
 
 LIMITS: Mapping[tuple[str, str], str] = {
+    **{
+        (test, "tp_moe_finalize_rmsnorm"): _SET_UP for test in (_EXAMPLE, _TURNS, _WRITES, _OPCHECK)
+    },
+    (_TURNS, "k_boundary_minmax"): _NO_KERNEL,
+    **{(test, "decode_cp_a2a_lse_reduce"): _SET_UP for test in (_EXAMPLE, _TURNS)},
+    **{
+        (_TURNS, op): _HELD
+        for op in (
+            "all_gather_gated_residual_next_rmsnorm",
+            "all_gather_rmsnorm_fp4_quantize",
+            "moe_finalize_rmsnorm_allreduce",
+        )
+    },
+    **{
+        (test, op): _HELD
+        for test in (_WITHOUT, _TURNS)
+        for op in ("cake_fp4_allreduce", "cake_fp4_allreduce_nvfp4")
+    },
+    **{
+        (_WRITES, op): _HELD
+        for op in (
+            "moe_finalize_rmsnorm_allreduce",
+            "cake_fp4_allreduce",
+            "cake_fp4_allreduce_nvfp4",
+        )
+    },
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
     (_FAKE, "mxfp4_quantize"): _GREATEST,
     **{
@@ -115,10 +148,22 @@ LIMITS: Mapping[tuple[str, str], str] = {
         for op in ("fp8_block", "fp8_per_tensor", "fp4_block")
     },
     (_WRITES, "alphamoe_nvfp4_routed_moe"): _COPIED,
-    (_PREMISE, "bgmv_moe_gemm2_lora_delta"): _MASK,
+    (_WITHOUT, "bgmv_moe_gemm2_lora_delta"): _MASK,
     (_TURNS, "mhc_fused_post_pre"): "on the card of the tests it is plain torch",
     **{
         (_TURNS, f"qwen_3_{op}_tables"): _NO_KERNEL
         for op in ("5_block_rope", "8_block_rope", "8_block_rope_position")
+    },
+    (_COMPILED, "gdn_fused_decode_step"): _GREATEST,
+    (_FAKE, "gdn_fused_decode_step"): _GREATEST,
+    (_TURNS, "gdn_fused_decode_step"): _NO_KERNEL,
+    (_FAKE, "chunk_gated_delta_rule"): _WHEN_LAUNCHED,
+    (_FAKE, "chunk_gated_delta_rule_paged"): _WHEN_LAUNCHED,
+    (_FAKE, "ssd_combined_fwd"): _KEPT,
+    **{(test, "paged_mqa_get_paged_mqa_logits_metadata"): _ZEROS for test in (_TURNS, _WRITES)},
+    **{
+        (test, op): _SM90_OUT
+        for test in (_GRAPHS, _COMPILED, _WRITES, _OPCHECK)
+        for op in ("msa_sparse_attention", "msa_sparse_decode_attention")
     },
 }

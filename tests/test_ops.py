@@ -101,6 +101,21 @@ def test_it_fails_without_us(world: World, op: str, shared: Path) -> None:
 
 
 @EVERY_OP
+def test_a_capture_takes_a_call_that_ran_and_refuses_one_that_would_load(
+    world: World, op: str, shared: Path
+) -> None:
+    if OPS[op].draws is not None:
+        pytest.skip("no capture takes a call that moves on a generator")
+    skip_what_a_kernel_returns(world, op, shared)
+    captured = with_us(world, op, shared)["captured"]
+    if "not run" in captured:
+        pytest.skip(f"it does not run here: {captured['not run']}")
+    assert captured["again"] is None, captured
+    refused = captured["first"] and "inside a CUDA graph capture" in captured["first"][1]
+    assert bool(refused) == bool(captured["kernels"]), captured
+
+
+@EVERY_OP
 def test_its_example_is_a_valid_call(world: World, op: str, shared: Path) -> None:
     found = _real(world, op, without_us(world, op, shared))
     assert "error" not in found, found

@@ -386,3 +386,30 @@ def test_upstreams_log_holds_the_real_calls_and_no_shadow(
     answers = run_child(code, release=release, env=env).json
     # The function and the one within, each once for a real call; a method has one more.
     assert answers == [[2, 2], [2, 2], [3, 3], [3, 3]]
+
+
+SYMBOLIC_KEYS = """
+    import torch
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from shim.opaque.shadow import _Set, _Table
+
+    environment = ShapeEnv()
+    one, other = environment.create_unbacked_symint(), environment.create_unbacked_symint()
+    table, members = _Table(), _Set()
+    table[one + 1, "x"] = 1
+    members.add(one)
+    found = [
+        table[one + 1, "x"], table.get((other + 1, "x")), (one, "x") in table,
+        one in members, other in members,
+    ]
+    table[3, "x"] = 2
+    try:
+        table[one + 1, "x"]
+    except TypeError as fault:
+        print([*found, "SymInt" in str(fault)])
+"""
+
+
+def test_a_symbolic_key_is_found_by_its_expression_and_ties_no_graph(run_child: RunChild) -> None:
+    child = run_child(SYMBOLIC_KEYS)
+    assert child.stdout.strip().endswith("[1, None, False, True, False, True]"), child

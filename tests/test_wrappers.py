@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ops_cases
 import pytest
 import releases
 from conftest import RunChild
@@ -21,35 +23,36 @@ from shim.patches.ops import OPS
 
 CHILD = Path(__file__).with_name("wrappers_child.py")
 
-#: Those whose modules need NVIDIA's packages.
-IN_CUTE_DSL = ("CuteDslMoEWrapper", "CuteDslMxfp8Mxfp4MoEWrapper", "B12xMoEWrapper")
-
 #: Options of the calls, beside their examples.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "run": [{}, {"return_lse": True}],
     "forward": [{}],
     "forward_return_lse": [{}],
     "run of BatchAttention": [{}],
-    **{f"run of {wrapper}": [{}] for wrapper in IN_CUTE_DSL},
+    "run of BatchDecodeCuteDSLWrapper": [{}],
+    "run of BatchDecodePagedCuteDSLWrapper": [{}],
+    "run of BatchMLADecodeCuteDSLWrapper": [{}],
+    "run_paged": [{}, {"return_lse": True}],
     "run of MultiLevelCascadeAttentionWrapper": [{}],
     "run of PODWithPagedKVCacheWrapper": [{}, {"return_lse_d": True}],
+    "run of NVFP4KVMaterializer": [{}],
+    "run of SegmentGEMMWrapper": [{}],
 }
 
 
-#: Releases and cards on which they are tried.
-PACKAGED = (("0.6.13", "10.0a"), ("0.7.4", "10.0a"), ("0.7.4", "12.0f"))
-
-
-def asked(release: str, arch: str = "") -> list[tuple[str, dict[str, Any]]]:
+def asked(release: str, *, packages: bool = False) -> list[tuple[str, dict[str, Any]]]:
     """The methods that a release has, with the options to call them with.
 
-    With an architecture those in CuTe DSL that are for it, without one the others.
+    Args:
+        release: of FlashInfer.
+        packages: those that need NVIDIA's packages for kernels written in Python, or the others.
     """
     version = Version(release)
-    names = [n for n, op in OPS.items() if op.owner and contract(op).row_for(version)]
-    names = [n for n in names if (OPS[n].owner in IN_CUTE_DSL) == bool(arch)]
-    if arch:
-        names = [n for n in names if (OPS[n].arch or "10.0") == arch.rstrip("af")]
+    names = [
+        name
+        for name, op in OPS.items()
+        if op.owner and bool(op.arch or op.requires) == packages and contract(op).row_for(version)
+    ]
     found = []
     for name in names:
         owner, _, method = name.partition(".")
@@ -63,30 +66,28 @@ def test_wrappers_methods_compile_and_their_fakes_are_what_upstream_returns(
 ) -> None:
     request = asked(each_release)
     assert request
-    judge(
-        request,
-        run_child(None, release=each_release, args=[CHILD, json.dumps(request)], timeout=500).json,
-    )
+    check(request, run_child, each_release, "9.0a", [])
 
 
-@pytest.mark.parametrize(("release", "arch"), PACKAGED)
-def test_wrappers_with_kernels_in_cute_dsl_do_too(
-    run_child: RunChild, release: str, arch: str
+@pytest.mark.parametrize("release", ops_cases.WITH_PACKAGES)
+def test_those_of_nvidias_packages_likewise(release: str, run_child: RunChild) -> None:
+    """Their kernels are written in Python, by packages of NVIDIA's."""
+    request = asked(release, packages=True)
+    if request:
+        check(request, run_child, release, "10.0a", releases.cuda_packages())
+
+
+def check(
+    request: list[tuple[str, dict[str, Any]]],
+    run_child: RunChild,
+    release: str,
+    arch: str,
+    packages: Sequence[Path],
 ) -> None:
-    request = asked(release, arch)
-    assert request
-    entries = [releases.ROOT, releases.path(release), *releases.cuda_packages()]
-    env = {
-        "PYTHONPATH": os.pathsep.join(map(str, entries)),
-        "FLASHINFER_CUDA_ARCH_LIST": arch,
-        "CUTE_DSL_ARCH": f"sm_{arch.replace('.', '')}",
-    }
-    args: list[str | Path] = [CHILD, json.dumps(request), arch.rstrip("af")]
-    judge(request, run_child(None, env=env, args=args, timeout=500).json)
-
-
-def judge(request: list[tuple[str, dict[str, Any]]], child: dict[str, Any]) -> None:
-    """Fail with what the child's answers say."""
+    """Ask a child and compare what it says."""
+    entries = [releases.ROOT, releases.path(release), *packages]
+    env = {"PYTHONPATH": os.pathsep.join(map(str, entries)), "FLASHINFER_CUDA_ARCH_LIST": arch}
+    child = run_child(None, env=env, args=[CHILD, json.dumps(request)], timeout=500).json
     problems = []
     for (name, options), answer in zip(request, child["answers"], strict=True):
         if child["verdicts"][name] != "applied":
@@ -98,7 +99,8 @@ def judge(request: list[tuple[str, dict[str, Any]]], child: dict[str, Any]) -> N
             told = [answer["compiled"] == upstream, answer["fake"] == upstream]
             op = f"flashinfer_shim.{name.replace('.', '_')}"
             told += [all(answer["unchanged"]), len(graphs) <= 3]
-            told += [all(calls == [op] for calls in graphs)]
+            # The second where the example has outputs, since there is no call without.
+            told += [all(calls in ([op], [f"{op}_out"]) for calls in graphs)]
             if not all(told):
                 problems.append(f"{name} {options}: {told} {answer}")
     if problems:

@@ -1,6 +1,6 @@
 """Child of test_wrappers: each wrapper of one release, planned with kernels that do nothing.
 
-    python wrappers_child.py REQUEST [ARCH]
+    python wrappers_child.py REQUEST
 
 A request is a list of methods, each with the options of its calls. Prints, for each, what upstream
 returns and what our op says that it returns.
@@ -8,25 +8,30 @@ returns and what our op says that it returns.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib
+import inspect
 import json
+import os
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import child_side
-import ops_kernels
 
-#: A card on which kernels in CuTe DSL are tried, if any.
-ARCH = sys.argv[2] if len(sys.argv) > 2 else ""
+#: The card that is pretended. What is for this one alone asks its tensors whether they are on it.
+ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
+child_side.pretend(ARCH)
 
-child_side.pretend(ARCH or "9.0")
-
+import ops_kernels  # noqa: E402
 import torch  # noqa: E402
 from ops_making import tensors_of  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
+from shim.opaque import registry  # noqa: E402
 from shim.patches.ops import OPS  # noqa: E402
 from shim.proof import making  # noqa: E402
 
@@ -34,6 +39,7 @@ from shim.proof import making  # noqa: E402
 SIZES = (4, 1, 7, 16, 33)
 
 Json = dict[str, Any]
+ON_THE_DEVICE = ARCH != "9.0"
 _empty = torch.empty
 
 
@@ -74,34 +80,28 @@ def install() -> None:
         "current_stream": lambda *_: still,
         "Event": lambda **_: still,
         "synchronize": lambda *_: None,
+        "current_device": lambda: 0,
     }.items():
         setattr(torch.cuda, name, stand_in)
+    torch.distributed.all_to_all_single = lambda *_, **options: None
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] != "flashinfer":
             continue
         for attribute in list(vars(module)):
             if attribute.lstrip("_").startswith("gen_") and callable(getattr(module, attribute)):
                 setattr(module, attribute, _in(name, lambda *args, **options: Spec()))
-        if hasattr(module, "determine_attention_backend"):
+        if hasattr(module, "build_and_load_cute_dsl_kernel"):
+            built = _in(name, lambda *args, **options: Planned("compiled"))
+            module.build_and_load_cute_dsl_kernel = built  # type: ignore[attr-defined]
+        if hasattr(module, "determine_attention_backend") and not ON_THE_DEVICE:
             answer = _in(name, lambda *args, **options: "fa2")
             module.determine_attention_backend = answer  # type: ignore[attr-defined]
-        if hasattr(module, "get_compute_capability"):
-            told = tuple(map(int, (ARCH or "8.0").split(".")))
-            capability = _in(name, lambda device, told=told: told)
+        if hasattr(module, "_validate_cuda_tensor"):
+            taken = _in(name, lambda tensor, *args, **options: tensor)
+            module._validate_cuda_tensor = taken  # type: ignore[attr-defined]
+        if hasattr(module, "get_compute_capability") and not ON_THE_DEVICE:
+            capability = _in(name, lambda device: (8, 0))
             module.get_compute_capability = capability  # type: ignore[attr-defined]
-
-
-def run_no_pipelines() -> None:
-    """Leave out what launches a pipeline of kernels into an output that it is given."""
-    outputs = {"_moe_core_impl": "moe_output", "launch_sm120_moe": "scatter_output"}
-    for name, module in list(sys.modules.items()):
-        for launcher, output in outputs.items():
-            if name.startswith("flashinfer.fused_moe.cute_dsl") and hasattr(module, launcher):
-                left_out = _in(name, lambda output=output, **arguments: arguments[output])
-                setattr(module, launcher, left_out)
-            if name.startswith("flashinfer") and hasattr(module, "_prepare_weight_views"):
-                prepared = _in(name, lambda **arguments: None)
-                module._prepare_weight_views = prepared  # type: ignore[attr-defined]
 
 
 def _in(module: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,6 +121,27 @@ def described(result: Any) -> list[Any]:
     ]
 
 
+def on_the_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function called with tensors that say they are on the card, where it is for one alone."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            if ON_THE_DEVICE:
+                stack.enter_context(ops_kernels.OnTheDevice())
+                stack.enter_context(
+                    mock.patch.object(torch.cuda, "is_available", return_value=True)
+                )
+            return function(*args, **options)
+
+    return call
+
+
+def run_ops_on_the_device() -> None:
+    """Likewise for our ops, called by what a compiler made."""
+    for key, body in registry._bodies.items():
+        registry._bodies[key] = dataclasses.replace(body, run=on_the_device(body.run))
+
+
 def judged(name: str, options: Json) -> Json:
     """One method: upstream's results, those of the compiled call, and of the fake, by size."""
     op = OPS[name]
@@ -134,9 +155,13 @@ def judged(name: str, options: Json) -> Json:
 
     whole = torch.compile(call, fullgraph=True, backend=counting, dynamic=True)
     for m in SIZES:
-        arguments = dict(op.example(making.on("cpu"), m))
+        arguments = dict(on_the_device(op.example)(making.on("cpu"), m))
         wrapper = arguments.pop("self")
-        answer["upstream"].append(described(call(wrapper, arguments)))
+        if m == SIZES[0]:
+            run_ops_on_the_device()  # for those of modules that the example imported, too
+            taken = inspect.signature(getattr(wrapper, method)).parameters
+            options = {name: value for name, value in options.items() if name in taken}
+        answer["upstream"].append(described(on_the_device(call)(wrapper, arguments)))
         answer["compiled"].append(described(whole(wrapper, arguments)))
         before = dict(vars(wrapper))
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -156,10 +181,8 @@ def judged(name: str, options: Json) -> Json:
 def main() -> None:
     """Answer for the methods that are asked for."""
     importlib.import_module("flashinfer")
-    if ARCH:
-        ops_kernels.imported("flashinfer.fused_moe.cute_dsl.fused_moe")
+    ops_kernels.answer_for_the_machine()
     install()
-    run_no_pipelines()
     request: list[tuple[str, Json]] = json.loads(sys.argv[1])
     answers = []
     for name, options in request:

@@ -41,6 +41,7 @@ _MODULES_APART = {
     "builds kernels": ("jit.*", "*.cake_jit"),
     "measures or records calls": ("testing*", "profiler*", "trace*", "fi_trace", "api_logging"),
     "chooses kernels beforehand": ("autotuner*", "autotune_cache", "*.cake_planner"),
+    "serves training": ("dsa_sparse_attention",),
     "divides the device": ("green_ctx", "locality_domain"),
     # The loss and its backward, which an op would lose.
     "belongs to training": ("chunked_lm_head",),
@@ -51,12 +52,15 @@ _NAMES_APART = {
     "describes functions and tensors to upstream's own code": ("experimental_backend", "make_ptr"),
     "builds or loads a kernel": (
         *("configure_cute_dsl_cache_dir", "get_prims_ts_compile_options"),
-        *("gen_*", "get_*_module*", "*_warmup", "warm_up", "*.prewarm_*", "precompile_*"),
+        *("gen_*", "get_*_module*", "*_warmup", "warm", "warm_up", "*.prewarm_*", "precompile_*"),
         *("*_preload", "allreduce_mhc_post_prenorm_prepare"),
     ),
     "plans beforehand": (
         *("*.plan", "*.begin_forward", "*.end_forward", "fast_decode_plan", "plan_*"),
         *("create_plan", "compile_pipeline", "legalize_processors", "bind_prepared"),
+        *("*_varlen_config", "uneven_cp_config"),
+        *("*_plan_head_tiles", "*_plan_prefill", "*_plan_splits", "*_sharded_plan"),
+        *("*_sharded_plan_device", "convert_*_to_hca_metadata", "make_*_qo_indptr"),
     ),
     "chooses a kernel": (
         *("select_*", "choose_*", "decide_*", "resolve_*", "probe_*", "launch_plan"),
@@ -71,10 +75,11 @@ _NAMES_APART = {
             "get_mtp_config",
             "make_*_tune_cache",
         ),
+        *("*_select_kernel", "dcp_balanced_*", "dcp_static_shape", "suggest_*_group_size"),
     ),
     "asks what is supported": (
         *("is_*", "has_*", "have_*", "supports_*", "supported_*", "available_*"),
-        *("*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
+        *("*_is_optimized", "*_supported", "*_supports_*", "*_support", "*_unsupported_reason"),
         *("get_sm_version", "get_num_sm", "check_device", "kernel_requires_weights", "capability"),
     ),
     "checks what it is given": ("validate_*", "require_*", "ensure_*", "verify_*", "check_inputs"),
@@ -83,6 +88,7 @@ _NAMES_APART = {
         *("create_*workspace", "*create_workspace", "*_destroy_workspace", "*_reset_workspace"),
         *("*_init_workspace", "*_ipc_workspace_*", "alloc_scratchpad", "pack_strided_memory"),
         *("UlyssesCommunicator.allocate_output", "UlyssesCommunicator.input_buffer"),
+        *("UlyssesCommunicator.prepare_qkv",),
         *("*_train_workspace", "*_forward_workspace", "*_train_arena", "empty_outputs"),
     ),
     "prepares weights, buffers or calls": (
@@ -109,10 +115,12 @@ _NAMES_APART = {
         *("next_positive_power_of_2", "compute_*_sf_size", "get_mma_sf_shape"),
         *("padded_seq_len", "min_block_table_width", "payload_spec", "moe_a2a_active_rank_mask"),
         "kind_slots",
+        *("msa_icp_comm_layout", "msa_icp_*_score_columns", "*_plan_storage"),
         *("get_cutlass_dtype", "torch_to_cutlass_dtype"),
         # A recipe of FP4 as a number and back, and the largest scale that it allows.
         *("nvfp4_4over6_code", "nvfp4_4over6_from_code", "nvfp4_e4m3_max"),
     ),
+    "tells what ran": ("*_specialized_stats",),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }
 

@@ -115,9 +115,9 @@ def carrier_for(parameter: inspect.Parameter) -> Carrier | None:
         return None
     if members[0] is int and isinstance(parameter.default, enum.Enum):
         return _enum(parameter, type(parameter.default))
-    if hasattr(members[0], "_fields") and not has_default:
+    if hasattr(members[0], "_fields") and parameter.default in (None, inspect.Parameter.empty):
         return _named_tuple(parameter, members[0])
-    if issubclass(members[0], enum.Enum) and has_default:
+    if issubclass(members[0], enum.Enum):
         return _enum(parameter, members[0])
     if dataclasses.is_dataclass(members[0]) and has_default and _is_constant(members[0]):
         return _dataclass(parameter, members[0])
@@ -295,13 +295,17 @@ def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
     types = [TYPES.get(hints.get(field)) for field in kind._fields]
     if None in types:
         return None
+    optional = parameter.default is None
+    mark, default = ("?", "None") if optional else ("", "")
     parts = tuple(
-        Part(f"{parameter.name}_{field}", told, "", None)
+        Part(f"{parameter.name}_{field}", f"{told}{mark}", default, None)
         for field, told in zip(kind._fields, types, strict=True)
         if told is not None
     )
 
     def encode(value: Any) -> tuple[Any, ...]:
+        if value is None and optional:
+            return (None,) * len(parts)
         if not isinstance(value, kind):
             raise TypeError(
                 f"{parameter.name}={value} cannot be carried into a compiled graph: "
@@ -333,7 +337,8 @@ def _constant(
             )
         return (write(value),)
 
-    part = Part(parameter.name, "str", f'"{AT_DEFAULT}"', AT_DEFAULT)
+    required = parameter.default is inspect.Parameter.empty
+    part = Part(parameter.name, "str", "" if required else f'"{AT_DEFAULT}"', AT_DEFAULT)
     return Carrier((part,), encode, lambda text: None if text == _NONE else read(text))
 
 

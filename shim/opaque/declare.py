@@ -29,8 +29,9 @@ class MakeTensor(Protocol):
 
 
 #: How many results a call has; ``[3]`` is a list of three, ``(1, 2)`` a tuple of one and a None,
-#: ``((2,), (1,))`` a tuple of a pair and a tuple of one.
-Count = int | list[int] | tuple[int, int] | tuple[tuple[int], ...]
+#: ``((2,), (1,))`` a tuple of a pair and a tuple of one, ``(True, False, True)`` one with a None in
+#: the middle.
+Count = int | list[int] | tuple[int, int] | tuple[bool, ...] | tuple[tuple[int], ...]
 
 #: The argument that a result is, from the arguments that were given, by keyword.
 GivenBack = Callable[[Mapping[str, Any]], Any]
@@ -52,11 +53,14 @@ class Op:
         arch: the architecture on which the example is a valid call, such as ``9.0``; where it is
             empty, on 10.0 and most others.
         also: arguments of the example for parameters that not every release has.
+        keywords: parameters that upstream takes by ``**kwargs``, all optional; ``annotations`` say
+            what they are.
         returns: as the schema language writes it; ``()`` where the function returns nothing. Where
             the number of results depends on the call: as many as there can be.
         results: how many of them the function returns, from the arguments by keyword: those given,
             and for others the defaults that are numbers, strings or None; a single one comes by
             itself. Traced by Dynamo, so plain Python. Without it, all.
+        named: the class of the results, a named tuple that the function's module knows.
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
             result that nobody can give; where the caller gives one it is written into and returned.
@@ -74,6 +78,8 @@ class Op:
             ranks share is no such parameter: nobody but them reads it.
         returned: the name of the argument that the function returns, from the arguments given, by
             keyword; empty where it returns a tensor of its own. For collectives alone.
+        kept: set where the result lies in memory that upstream keeps and writes into again: the op
+            returns a copy of it.
         unseen: parameters that concern the contents of tensors alone; a fake is asked for with
             their defaults.
         assumed: arguments with which a fake is asked for, whatever the call gives, in releases that
@@ -81,13 +87,12 @@ class Op:
         annotations: of parameters where upstream's own are missing or of no use, such as
             ``Tensor | float``; ``None`` for one that has to stay at its default; a class by its
             dotted name.
-        keywords: parameters that upstream takes by ``**kwargs``, all optional; ``annotations`` say
-            what they are.
         fake: the results without their data, from the arguments by keyword, where the function
-            cannot be run in shadow; the reason stands beside it.
-        state: of a method: attributes of its object that decide what the results look like,
-            strings, dtypes, booleans or integers that stay as they are when the object plans anew.
-            An object need not have all of them.
+            cannot be run in shadow; the reason stands beside it. A method's takes first an object
+            that is in the ``state`` of the one that it is called for.
+        state: of a method: attributes of its object that decide what the results look like, also
+            of what these hold (``plan.dtype``): strings, dtypes, booleans or numbers that stay as
+            they are when the object plans anew. An object need not have all of them.
         variables: beginnings of the names of environment variables on which shapes depend.
         requires: what has to be importable for it, beside what FlashInfer always needs.
         capability: the oldest compute capability that has a kernel for it.
@@ -98,6 +103,8 @@ class Op:
     example: Example
     returns: str = "Tensor"
     results: Callable[[Mapping[str, Any]], Count] | None = None
+    keywords: tuple[str, ...] = ()
+    named: str = ""
     mutates: tuple[str, ...] = ()
     out: tuple[str | None, ...] = ()
     inputs: Mapping[int, GivenBack] = field(default_factory=dict)
@@ -105,10 +112,10 @@ class Op:
     draws: tuple[str, ...] | None = None
     collective: bool = False
     returned: Callable[[Mapping[str, Any]], str] | None = None
+    kept: bool = False
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    keywords: tuple[str, ...] = ()
     fake: Callable[..., Any] | None = None
     state: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ import torch
 
 from .declare import Count, GivenBack
 from .identity import take_over
-from .later import Later, make
+from .later import Later, maker
 from .schema import Schema
 
 #: By number, which argument a result is, if it is one.
@@ -33,13 +33,14 @@ def dispatching(
         later: makes what takes the same arguments and calls the op.
         eager: called instead of ``original`` where nobody watches.
     """
+    make = maker(later)
     untraced = original if eager is None else eager
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling
     active_modes = torch._C._len_torch_dispatch_stack
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or active_modes():
-            make(later)
+            make()
             return later.traced(*args, **kwargs)
         return untraced(*args, **kwargs)
 
@@ -50,8 +51,8 @@ def dispatching(
     return take_over(replacement, original)
 
 
-def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
-    """``op`` behind its carriers. Traced by Dynamo, so plain Python throughout."""
+def encoding(op: Callable[..., Any], schema: Schema, function: str) -> Callable[..., Any]:
+    """``op`` behind its carriers; errors name ``function``. Traced by Dynamo, so plain Python."""
     if not schema.carriers:
         return op
     carriers = tuple(schema.carriers.items())
@@ -59,7 +60,10 @@ def encoding(op: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
     def traced(**named: Any) -> Any:
         for name, carrier in carriers:
             if name in named:
-                values = carrier.encode(named.pop(name))
+                try:
+                    values = carrier.encode(named.pop(name))
+                except TypeError as fault:
+                    raise TypeError(f"{function}(): {fault.args[0]}") from None
                 for i, part in enumerate(carrier.parts):
                     named[part.name] = values[i]
         return op(**named)
@@ -111,6 +115,15 @@ def with_results(
         return _as_wanted(results, wanted)
 
     return traced
+
+
+def naming(traced: Callable[..., Any], kind: Callable[..., Any]) -> Callable[..., Any]:
+    """``traced`` with its results in a named tuple. Traced by Dynamo."""
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return kind(*traced(*args, **kwargs))
+
+    return named
 
 
 def with_draws(
@@ -188,6 +201,8 @@ def with_writes(
 def _number(wanted: Count) -> int:
     if isinstance(wanted, int):
         return wanted
+    if isinstance(wanted[0], bool):
+        return len(wanted)
     number = 0
     for group in wanted:
         if isinstance(group, int):
@@ -197,6 +212,8 @@ def _number(wanted: Count) -> int:
 
 
 def _as_wanted(results: list[torch.Tensor], wanted: Count) -> Any:
+    if isinstance(wanted, tuple) and isinstance(wanted[0], bool):
+        return tuple([results[i] if wanted[i] else None for i in range(len(wanted))])
     if isinstance(wanted, list):
         return results
     if isinstance(wanted, int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import types
@@ -59,13 +60,28 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     Upstream's check of backends takes one keyword more than the function within, which no
     signature shows.
     """
-    signature = inspect.signature(function, eval_str=True)
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError:  # it names what is imported for type checkers alone
+        names = _Names(inspect.unwrap(function).__globals__)
+        signature = inspect.signature(function, locals=names, eval_str=True)
     if not hasattr(function, "is_backend_supported"):
         return signature
     skip = inspect.Parameter(
         "skip_check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
     )
     return signature.replace(parameters=[*signature.parameters.values(), skip])
+
+
+class Unknown:
+    """Stands for a class that an annotation names and that is not imported."""
+
+
+class _Names(dict[str, Any]):
+    """Names as a module's functions see them; :class:`Unknown` is all that they do not."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, Unknown)
 
 
 def without_disable(function: Callable[..., Any]) -> Callable[..., Any]:

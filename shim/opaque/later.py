@@ -42,12 +42,17 @@ class Later:
                 self._being_made = False
 
 
-def make(later: Later) -> None:
-    """Have ``later`` made. Dynamo calls this for real while it traces, and traces no part of it."""
-    later.make()
+def maker(later: Later) -> Callable[[], None]:
+    """What has ``later`` made: Dynamo calls it for real while it traces, and traces no part of it.
 
+    Without an argument, since not every torch takes such an object for one.
+    """
 
-make._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    def make() -> None:
+        later.make()
+
+    make._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return make
 
 
 class _Namespace(_OpNamespace):

@@ -83,12 +83,25 @@ class _Nothing:
 
     get_workspace_size_in_bytes = get_workspace_size
 
+    def max_active_clusters(self, *args: object, **kwargs: object) -> int:
+        """What else some tell, to choose how they are launched and to size their scratch by."""
+        return 1
+
+    decode_row_sel_keys = decode_long_words = ctas_per_sm = max_active_clusters
+
 
 class _Kept(_Nothing):
-    """What a getter keeps a compiled kernel in, with constants for it: all is there already."""
+    """Where compiled kernels are kept, with constants for them: all is there already."""
 
     def __contains__(self, key: object) -> bool:
         return True
+
+    def __getitem__(self, key: object) -> Any:
+        return _NOTHING
+
+    def get(self, key: object, default: object = None) -> Any:
+        """As a dict's."""
+        return _NOTHING
 
     def __setitem__(self, key: object, value: object) -> None:
         """It would be kept for ever."""
@@ -215,6 +228,16 @@ class _IntoLast:
         return inputs[-1]
 
 
+class _Alone:
+    """``torch.distributed`` where no other rank is: its collectives do nothing."""
+
+    def __init__(self, real: types.ModuleType) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return _NOTHING if _COLLECTIVE.fullmatch(name) else getattr(self._real, name)
+
+
 class _GivingNothing(_Nothing):
     """Builds a kernel that does nothing."""
 
@@ -224,6 +247,8 @@ class _GivingNothing(_Nothing):
 
 _GIVING_NOTHING = _GivingNothing()
 _NOTHING = _Nothing()
+#: A module of kernels that cannot be imported.
+NO_KERNELS = _NOTHING
 _GIVING = _Giving()
 _KEPT = _Kept()
 _SPEC = _Spec()
@@ -239,18 +264,50 @@ def _decoded(q: torch.Tensor, v: torch.Tensor, output: Any = None, **_: object) 
     return v.new_empty(v.shape, dtype=q.dtype) if output is None else output
 
 
+def _prefilled(
+    q: torch.Tensor,
+    v: torch.Tensor,
+    initial_state: Any,
+    output_final_state: bool,
+    cu_seqlens: Any,
+    output: Any,
+    state_checkpoints: Any = None,
+    checkpoint_every_n_tokens: int = 0,
+    **_: object,
+) -> tuple[Any, ...]:
+    """Output, state and checkpoints: the state is the one given, if any, advanced in place."""
+    state = None
+    if output_final_state and initial_state is None:
+        number = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        state = q.new_empty((number, v.shape[2], v.shape[3], q.shape[3]), dtype=torch.bfloat16)
+    elif output_final_state:
+        state = initial_state
+    result = (torch.empty_like(v) if output is None else output, state)
+    return (*result, state_checkpoints) if checkpoint_every_n_tokens else result
+
+
+def _advanced(*_: object, final_state: Any = None, **__: object) -> Any:
+    """Of cuDNN's graphs for linear attention: the state, which they write into."""
+    return final_state
+
+
 def _no_draw(*_: object, **__: object) -> tuple[int, int]:
     """Stands for what takes a seed and an offset from a generator, and moves it on."""
     return 0, 0
 
 
+#: Functions of ``torch.distributed`` that wait for other ranks.
+_COLLECTIVE = re.compile(
+    r"all_(?:gather|reduce|to_all)\w*|reduce\w*|(?:broadcast|gather|scatter)\w*|\w*barrier"
+)
 #: JIT C++ modules: the functions that write sources and make the JitSpec.
-_SPEC_MAKER = re.compile(r"gen_\w+")
+_SPEC_MAKER = re.compile(r"gen_\w+|cake_\w+_manifest")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
-    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|load_\w+_(?:module|kernel)|_op"
+    r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|_?load_\w+_(?:module|kernel|program)"
+    r"|_op"
     r"|cake_\w+_launcher"
 )
 #: CuTe DSL: cached getters of a dictionary that the kernel is put into when it is compiled.
@@ -259,10 +316,22 @@ _KEEPER = re.compile(r"_get_compiled_(?:decode|mtp)_kernel\w*")
 _LAUNCHER = re.compile(
     r"run_(?:pretranspose|nontranspose|mtp)_decode|_?(?:cp|chunk)_\w*delta_rule\w*_sm\d+"
 )
+#: Functions that run a prefill of KDA, by whatever program: all return the same.
+_KDA_PREFILL = re.compile(r"_run_\w*kda_prefill|_run_(?:persistent|tirx|ptx)_kda")
+#: Functions that ask whether tensors share memory, by addresses, which nothing has in shadow.
+_OVERLAPS = re.compile(r"_storage_ranges_overlap|_overlaps_range|_check_sm120_output_overlaps")
+#: Functions that refuse such tensors.
+_REFUSE_OVERLAPS = frozenset({"_disjoint", "_check_output_does_not_overlap_inputs"})
+#: Functions in torch that write into what they are given, and do nothing else.
+_WRITERS = frozenset({"_scatter_live_rows"})
+#: Functions that launch a kernel made for this size, if there is one; None if not.
+_SPECIALIZED = frozenset({"try_run_gdn_fused_decode_specialized"})
 #: CuTe DSL: those that keep constants for each size, and allocate what they return.
 _DECODER = re.compile(r"_gated_delta_rule_\w*bf16_state(?:_mtp)?|_gated_delta_rule_t1_rubin")
+#: CuTe DSL: caches of compiled kernels by what they were compiled for, which may be sizes.
+_KERNEL_CACHE = re.compile(r"\w*_compile_cache")
 #: CuTe DSL: classes of kernels, which also choose how one is launched, by sizes.
-_KERNEL_CLASS = re.compile(r"\w+Kernel|CuteDslSm\w+Op")
+_KERNEL_CLASS = re.compile(r"\w+Kernel|BlockSparseAttn\w+|CuteDslSm\w+Op")
 #: CuTe DSL: classes of the autotuner's runners that write into the last of their inputs.
 _RUNNER_CLASS = re.compile(r"CuteDsl\w*FusedMoE\w*Runner")
 #: Cake: classes whose instances are the programs, and what loads one.
@@ -272,17 +341,24 @@ _PROGRAM_LOADERS = frozenset({"entry", "load"})
 _KNOWN_BY_HEART = frozenset({"get_smem_capacity_in_bytes"})
 #: CuTe DSL: what builds or loads one kernel.
 _BUILDERS = frozenset(
-    {"build_and_load_cute_dsl_kernel", "compiled_kernel", "_prepare_weight_views"}
+    {
+        *("build_and_load_cute_dsl_kernel", "_get_grouped_compiled", "compiled_kernel"),
+        "_prepare_weight_views",
+    }
 )
 #: CuTe DSL: functions that launch all kernels of a pipeline, and return the output that they are
 #: given by this name.
 _PIPELINES = {"launch_sm120_moe": "scatter_output"}
+#: Sizes from which on another kernel is launched: with none, no graph ends there.
+THRESHOLDS = frozenset({"ONE_WARP_MIN_SEQUENCE_HEADS"})
 #: Grouped products, DeepGEMM's and others: the functions that describe their tensors to the card,
 #: by addresses, and launch.
 _GROUPED_GEMM = re.compile(r"(m_grouped|grouped_gemm)_\w+_sm\w+")
 #: Functions that prepare a loaded library.
 _SETUPS = frozenset({"setup_cubin_loader"})
 _WORKSPACES = frozenset({"_get_cache_buf", "_get_stream_cache_buf"})
+#: Where workspaces are kept for ever, by device; in shadow nothing is.
+_KEPT_BY_DEVICE = frozenset({"_WORKSPACES"})
 _DRAWS = frozenset({"get_seed_and_offset"})
 #: cuTile: functions that time a kernel for the sizes at hand, or take the fastest, and launch it.
 #: PrimsTS: the function that does so.
@@ -300,9 +376,13 @@ _CHOOSER = re.compile(
     r"|select_tile"
     r"|_proxy_split_k\w*|_decode_num_chunks|dense_route_available|served_route|route_stages"
     r"|_should_use_oneshot"
+    r"|paged_route_\w+|paged_call_withdrawn|paged_static_preferred|paged_sched_meta_admitted"
     r"|_admits|_selects|select_record"
     r"|get_(?:tile_v|vec_size)_mtp|select_cake_\w+_variant|should_use_\w+_host"
     r"|select_cake_\w+_template|(fp8|nvfp4)_blackwell_\w+"
+    r"|_use_cuda_norm|_dsl_captured_arch|\w*cute_dsl_supports_arch"
+    r"|_prefill_(?:block_t|workspace_size)|_select_kernel_schedule"
+    r"|_backend_order|_plan_head_group|_plan_grid"
 )
 
 
@@ -311,7 +391,15 @@ def stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | None:
 
     Calls of kernel getters are added to ``loaded``.
     """
+    if name in THRESHOLDS:
+        return 0
+    if name in _KEPT_BY_DEVICE:
+        return {}
+    if _KERNEL_CACHE.fullmatch(name) and not callable(value):
+        return _KEPT
     package = _package(value)
+    if isinstance(value, types.ModuleType) and value.__name__ == "torch.distributed":
+        return _Alone(value)
     if package == "flashinfer":
         return _upstream_stand_in(name, value, loaded)
     if package in _KERNEL_PACKAGES and name not in _KNOWN_BY_HEART:
@@ -334,10 +422,18 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return lambda *args, **kwargs: (None, None)
     if name in _CAN:
         return lambda: True
-    if name in _SETUPS or any(pattern.fullmatch(name) for pattern in _LAUNCHERS):
+    if name in _SETUPS | _REFUSE_OVERLAPS | _WRITERS | _SPECIALIZED or any(
+        pattern.fullmatch(name) for pattern in _LAUNCHERS
+    ):
         return _NOTHING
     if _DECODER.fullmatch(name):
         return _decoded
+    if _KDA_PREFILL.fullmatch(name):
+        return _prefilled
+    if name == "_run_la_graph":
+        return _advanced
+    if _OVERLAPS.fullmatch(name):
+        return lambda *args, **kwargs: False
     if name in _BUILDERS:
         return _GIVING_NOTHING
     if name in _PIPELINES:

@@ -31,7 +31,8 @@ from .capture import Kernels
 from .carry import EXTRAS
 from .declare import Op
 from .dispatch import dispatching
-from .op import Body, define, promised
+from .identity import signature_of
+from .op import Body, define, promised, with_keywords
 from .registry import Tag
 
 #: Attribute of an object that holds its handle, and the op's parameters for it and for its state.
@@ -80,7 +81,7 @@ def _traced(
     op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
 ) -> Callable[..., Any]:
     """Define the op; gives what a compiler is to trace."""
-    call = _Call(method)
+    call = _Call(method, op.keywords)
 
     def needs(arguments: Mapping[str, Any]) -> tuple[shadow.Loaded, ...]:
         rest = {name: value for name, value in arguments.items() if name not in (_HOLDER, _STATE)}
@@ -96,10 +97,12 @@ def _traced(
 
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
-        state = arguments.pop(_STATE, "")
+        alike = _alike(kind, op.state, arguments.pop(_STATE, ""))
         if op.fake is not None:
-            return op.fake(**arguments)
-        return _in_shadow(call, method, _alike(kind, op.state, state), arguments, kernels)
+            return op.fake(next(alike), **arguments)
+        if op.returns == "()":
+            return None
+        return _in_shadow(call, method, alike, arguments, kernels)
 
     inner = define(op, Body(call.flat, run, fake, kernels, captured=False), Tag(release))
     return _carrying(op, inner, call)
@@ -131,8 +134,9 @@ class _Call:
         extras: the name of the parameter that takes the rest of them, empty if there is none.
     """
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        _, *parameters = inspect.signature(method, eval_str=True).parameters.values()
+    def __init__(self, method: Callable[..., Any], keywords: tuple[str, ...] = ()) -> None:
+        signature = with_keywords(signature_of(method), keywords)
+        _, *parameters = signature.parameters.values()
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         flat = [
             inspect.Parameter(_HOLDER, plain, annotation=torch.Tensor),
@@ -202,9 +206,12 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
     """The attributes that decide what the results look like. Traced by Dynamo."""
     told = ""
     for name in names:
-        value = getattr(holder, name, None)
-        # A symbolic number has no text: the graph belongs to the one that it is.
-        told += f"{name}={operator.index(value) if type(value) is int else value};"
+        value = holder
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = operator.index(value)  # of a symbolic number, which ties the graph to it
+        told += f"{name}={value};"
     return told
 
 

@@ -12,13 +12,20 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
 from . import registry, shadow
 from .binding import binding
 from .capture import Kernels, untuned
 from .declare import Count, Op
-from .dispatch import Inputs, dispatching, encoding, with_draws, with_results, with_writes
+from .dispatch import (
+    Inputs,
+    dispatching,
+    encoding,
+    naming,
+    with_draws,
+    with_results,
+    with_writes,
+)
 from .identity import signature_of
 from .later import Later, promise
 from .launchers import Loaded
@@ -58,18 +65,21 @@ def build(
     """
 
     def traced() -> Callable[..., Any]:
-        signature = _with_keywords(signature_of(function), op.keywords)
+        signature = with_keywords(signature_of(function), op.keywords)
         behind = kernels
         if behind is None:
             needs = _seeing(op, signature, functools.partial(_needed, function))
             behind = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
-        body = Body(
-            signature,
-            function if eager is None else eager,
-            fake or _seeing(op, signature, _answer(op, function, behind)),
-            behind,
-        )
-        return define(op, body, registry.Tag(release, _set_variables(op.variables)))
+        run = function if eager is None else eager
+        answer = fake or _seeing(op, signature, _answer(op, function, behind))
+        if op.kept:
+            run, answer = _copying(run), _copying(answer)
+        body = Body(signature, run, answer, behind)
+        traced = define(op, body, registry.Tag(release, _set_variables(op.variables)))
+        kind = signature.return_annotation
+        if op.named:
+            kind = inspect.unwrap(function).__globals__[op.named]
+        return naming(traced, kind) if hasattr(kind, "_fields") else traced
 
     return dispatching(function, promised(op, traced, at_once=at_once), eager)
 
@@ -93,12 +103,12 @@ def _named(op: Op) -> str:
     return op.name.replace(".", "_")
 
 
-def _with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+def with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
     """The signature with parameters of their own for what goes by ``**kwargs``."""
-    if not names:
-        return signature
     kind = inspect.Parameter.VAR_KEYWORD
     written = [p for p in signature.parameters.values() if p.kind is not kind]
+    if len(written) == len(signature.parameters):
+        return signature
     named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
     return signature.replace(parameters=[*written, *named])
 
@@ -160,7 +170,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             ordered=ordered,
             captured=body.captured and not refusal,
         )
-        return encoding(registry.define(name, tag, whole), schema)
+        return encoding(registry.define(name, tag, whole), schema, op.path)
 
     def bound(traced: Callable[..., Any]) -> Callable[..., Any]:
         return binding(op.path, signature, kinds(signature, op.annotations), traced)
@@ -264,7 +274,7 @@ def _returning_written(
     """The function on copies of what it writes into; they are its last results, ``total`` first.
 
     An empty tensor stands for what a call does not return, was not given, or returns of what it was
-    given.
+    given to write into.
     """
 
     def returning_written(**arguments: Any) -> Any:
@@ -275,14 +285,16 @@ def _returning_written(
         if name and result is not None and result is not given[name]:
             raise RuntimeError(f"the call did not return the {name} that it was given")
         alone = result is None or isinstance(result, torch.Tensor)
-        found = [result] if alone else list(result)
-        found += [None] * (total - len(found))
+        results = [result] if alone else list(result)
+        results += [None] * (total - len(results))
+        put_back = [i for i, out in enumerate(outs) if out in copies]
+        for i, each in enumerate(results[:total]):
+            if name or i in put_back or any(each is copy for copy in copies.values()):
+                results[i] = None
+            elif any(each is argument for argument in arguments.values()):
+                results[i] = _copy(each)  # an op may not return its input
+        results[total:] = [copies.get(name) for name in written]
         one = next(value for value in arguments.values() if isinstance(value, torch.Tensor))
-        known = [*map(id, given.values())]
-        results = [None if id(each) in known else each for each in found[:total]]
-        for i, out in enumerate(outs):
-            results[i] = None if out in copies else results[i]
-        results += [copies.get(name) for name in written]
         made = tuple(one.new_empty(0) if each is None else each for each in results)
         return made[0] if len(made) == 1 else made
 
@@ -337,6 +349,17 @@ def _needed(function: Callable[..., Any], /, **arguments: Any) -> tuple[Loaded, 
     return shadow.needed(lambda fakes: shadow.run(function, fakes), arguments)
 
 
+def _copying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a copy of its result, unless that is an argument."""
+
+    def copying(**arguments: Any) -> Any:
+        result = function(**arguments)
+        given = any(result is value for value in arguments.values())
+        return result if given else result.clone()
+
+    return copying
+
+
 def _set_variables(beginnings: tuple[str, ...]) -> str:
     """The environment variables that choose shapes, as they stand now.
 
@@ -364,27 +387,24 @@ def _complete(
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
-    An empty tensor stands for what a call does not return, or was given; a copy for an argument
-    that it hands back.
+    An empty tensor stands for what a call does not return, or was given. What is an argument all
+    the same, in a call of which that cannot be told beforehand, is copied.
     """
 
     def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
         returned = function(**arguments)
-        arrived = {id(value) for value in tree_leaves(arguments)}
         results = _flat(returned)
         given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
         there = {i for i, result in enumerate(results) if result is not None}
         for i in given & there:
             _deliver(results[i], arguments[outs[i]])
         given |= {i for i, given_back in inputs if given_back(arguments) is not None}
-
-        def own(i: int) -> torch.Tensor:
-            if i not in there - given:
-                return torch.empty(0, device=results[0].device)
-            result: torch.Tensor = results[i]
-            return result.clone() if id(result) in arrived else result
-
-        return tuple(map(own, range(total)))
+        return tuple(
+            _apart(results[i], arguments)
+            if i in there - given
+            else torch.empty(0, device=results[0].device)
+            for i in range(total)
+        )
 
     return complete
 
@@ -393,6 +413,10 @@ def _flat(returned: Any) -> tuple[Any, ...]:
     if returned is None or isinstance(returned, torch.Tensor):
         return (returned,)
     return tuple(result for item in returned for result in _flat(item))
+
+
+def _apart(result: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
+    return result.clone() if any(result is value for value in arguments.values()) else result
 
 
 def _deliver(result: torch.Tensor, given: torch.Tensor) -> None:

@@ -26,6 +26,7 @@ _WORDS: Mapping[str, Any] = {
     "Tensors": list[torch.Tensor],
     "float": float,
     "int": int,
+    "ints": list[int],
     "bool": bool,
     "str": str,
     "dtype": torch.dtype,

@@ -17,7 +17,7 @@ import copy
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -34,7 +34,15 @@ from torch.utils._pytree import tree_leaves
 from . import symbolic
 from .classes import copy_class, does_something
 from .identity import original_of
-from .launchers import Loaded, UnknownLauncher, concrete, recording, stand_in
+from .launchers import (
+    NO_KERNELS,
+    THRESHOLDS,
+    Loaded,
+    UnknownLauncher,
+    concrete,
+    recording,
+    stand_in,
+)
 from .objects import copy_object, keeps_state
 
 _UPSTREAM = "flashinfer"
@@ -242,7 +250,7 @@ class _World:
 
     def translate(self, name: str, value: Any) -> Any:
         """What stands for ``value``, known as ``name``, in this world."""
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN and name not in THRESHOLDS:
             return value
         # One of ours calls an op, whose fake would be asked for; its original allocates as well.
         value = _unlogged(original_of(value) or value)
@@ -334,51 +342,67 @@ class _World:
     ) -> Any:
         """``__import__`` for functions that import while they run."""
         package = {"__package__": globals["__package__"]} if level and globals else None
-        return self.translate(name, builtins.__import__(name, package, locals, fromlist, level))
+        try:
+            module = builtins.__import__(name, package, locals, fromlist, level)
+        except ModuleNotFoundError as fault:
+            # It comes with every build of torch for a GPU; without one no kernel runs anyway.
+            if fault.name != "triton":
+                raise
+            return NO_KERNELS
+        return self.translate(name, module)
 
 
 class _Table(dict[Any, Any]):
     """A dict that also takes keys with symbolic numbers in them, which have no hash.
 
-    Such a key is the same where its expressions are, and never one that upstream has stored.
+    Such a key is the same where its expressions are. Where upstream has stored others, one of them
+    may be the same in numbers: then its TypeError is raised, as by any dict.
     """
 
     def __getitem__(self, key: Any) -> Any:
-        hashable = _hashable(key)
-        if hashable is not key and not super().__contains__(hashable):
-            hash(key)  # raises, so that the call is made again with the sizes at hand
-        return super().__getitem__(hashable)
+        return super().__getitem__(_sought(key, self))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(_hashable(key), value)
 
     def __contains__(self, key: Any) -> bool:
-        return super().__contains__(_hashable(key))
+        return super().__contains__(_sought(key, self))
 
     def get(self, key: Any, default: Any = None) -> Any:
         """As a dict's."""
-        return super().get(_hashable(key), default)
+        return super().get(_sought(key, self), default)
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As a dict's."""
-        return super().setdefault(_hashable(key), default)
+        return super().setdefault(_sought(key, self), default)
 
 
 class _Set(set[Any]):
     """A set that takes such members, likewise."""
 
     def __contains__(self, member: Any) -> bool:
-        return super().__contains__(_hashable(member))
+        return super().__contains__(_sought(member, self))
 
     def add(self, member: Any) -> None:
         """As a set's."""
         super().add(_hashable(member))
 
 
+class _Expression(str):
+    """What a key with symbolic numbers reads."""
+
+
 def _hashable(key: Any) -> Any:
     if type(key) is str or not any(isinstance(part, torch.SymInt) for part in tree_leaves(key)):
         return key
-    return f"symbolic {key}"
+    return _Expression(key)
+
+
+def _sought(key: Any, stored: Collection[Any]) -> Any:
+    found = _hashable(key)
+    if found is not key and not all(isinstance(other, _Expression) for other in stored):
+        hash(key)
+    return found
 
 
 class _Globals(dict[str, Any]):

@@ -280,7 +280,6 @@ OPS = (
 
 _TAKES_MODULE = "it takes a module of kernels as an argument"
 UNCOVERED = (
-    Uncovered("batch_decode_with_kv_cache_mla_swa", "it takes a few batch sizes and no other"),
     Uncovered("single_decode_with_kv_cache_with_jit_module", _TAKES_MODULE),
     Uncovered("single_prefill_with_kv_cache_with_jit_module", _TAKES_MODULE),
     *sparse_attention.UNCOVERED,

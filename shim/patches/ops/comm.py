@@ -7,14 +7,16 @@ kernel would wait for ever. ``prove`` and the benchmarks on one card leave colle
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op, Traces, Uncovered
+from ...opaque.declare import Example, MakeTensor, Op, Traces, Uncovered
 
 _HIDDEN, _EXPERTS, _TOP_K, _RANKS = 256, 4, 2, 2
-_HEADS, _HEAD = 8, 128
+_HEADS, _HEAD, _WIDE = 8, 128, 2048
+_STREAMS, _MIX, _SPLITS = 4, 24, 8
 #: Rows that the workspaces of examples have room for.
 _ROOM = 1024
 _HOPPER = (9, 0)
@@ -305,6 +307,17 @@ def _q_greatest(make: MakeTensor, m: int) -> dict[str, Any]:
     return {**_lowp(make, m), **_projected(make, m, "q")}
 
 
+def _k_extremes(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_lowp(make, m), **_projected(make, m, "k")}
+
+
+def _minmax_fake(k: Any, **_: Any) -> Any:
+    import torch
+
+    batch, _rows, heads, size = k.shape
+    return k.new_empty((batch, heads, 2, 2, size), dtype=torch.float32)
+
+
 def _k_greatest(make: MakeTensor, m: int) -> dict[str, Any]:
     mean = _of_heads(make, k_mean_global="bfloat16")
     return {**_lowp(make, m), **_projected(make, m, "k"), **mean}
@@ -373,6 +386,345 @@ def _merged_chunk(make: MakeTensor, m: int) -> dict[str, Any]:
         "out": make(1, m, _HEADS, _HEAD),
     }
 
+
+class _Idle:
+    """Stands for kernels that a workspace holds, where no other rank is there to meet."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: object, **options: object) -> None:
+        """Compute nothing."""
+
+
+_IDLE = _Idle()
+
+
+@functools.cache
+def _made(module: str, name: str, **attributes: Any) -> Any:
+    """An object of ``flashinfer.comm`` as its constructor leaves it, without the other ranks."""
+    import torch
+
+    kind: Any = getattr(import_module(f"flashinfer.comm.{module}"), name)
+    made = kind.__new__(kind)
+    vars(made).update({"device": torch.device("cuda", 0)} | attributes)
+    return made
+
+
+def _mnnvl() -> Any:
+    return _made(
+        "trtllm_mnnvl_ar",
+        "MNNVLAllReduceFusionWorkspace",
+        **{"world_size": _RANKS, "tp_size": _RANKS, "rank": 0, "_destroyed": True},
+        **{"handle": None, "buffer_size_bytes": 1 << 30, "buffer_flags": None},
+        **{"mc_ptr": 1 << 40, "uc_ptr_local": 1 << 41, "uc_ptrs_dev": 1 << 42},
+    )
+
+
+def _gemm(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "x": make(m, _HIDDEN),
+        "w": make(2 * _HIDDEN, _HIDDEN),
+        "out": make(m, 2 * _HIDDEN),
+        "workspace": _mnnvl(),
+    }
+
+
+def _mhc(make: MakeTensor, m: int) -> dict[str, Any]:
+    mixes = {"post_layer_mix": (m, _STREAMS), "comb_res_mix": (m, _STREAMS, _STREAMS)}
+    return {
+        "input": make(m, _HIDDEN),
+        "residual": make(m, _STREAMS, _HIDDEN),
+        **{name: make(*size, dtype="float32") for name, size in mixes.items()},
+        "fn": make(_MIX, _STREAMS * _HIDDEN, dtype="float32"),
+        "workspace": _mnnvl(),
+    }
+
+
+def _mhc_fake(residual: Any, fn: Any, **_: Any) -> Any:
+    import torch
+
+    rows, mix = residual.shape[0], fn.shape[0]
+    sizes = ((_SPLITS, rows, mix), (_SPLITS, rows))
+    partial = (residual.new_empty(size, dtype=torch.float32) for size in sizes)
+    return (*partial, torch.empty_like(residual))
+
+
+def _gathered(name: str) -> Any:
+    module = "mnnvl_cutedsl_ag"
+    return _made(module, name, _impl=_IDLE, tp_size=_RANKS, max_token_num=_ROOM, hidden_dim=_WIDE)
+
+
+def _gated(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "branch_shard": make(m, _WIDE // _RANKS),
+        "residual": make(m, _WIDE, dtype="float32"),
+        **{name: make(_WIDE, dtype="float32") for name in ("alpha", "beta")},
+        "next_weight": make(_WIDE),
+        "workspace": _gathered("MNNVLCuteDSLAllGatherDualNormWorkspace"),
+        "post_eps": 1e-6,
+        "next_eps": 1e-6,
+    }
+
+
+def _gated_fake(residual: Any, **_: Any) -> Any:
+    import torch
+
+    return torch.empty_like(residual), torch.empty_like(residual, dtype=torch.bfloat16)
+
+
+def _normed(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "shard": make(m, _WIDE // _RANKS),
+        "weight": make(_WIDE),
+        "global_scale": make(1, dtype="float32"),
+        "workspace": _gathered("MNNVLCuteDSLAllGatherNormQuantWorkspace"),
+        "eps": 1e-6,
+    }
+
+
+def _normed_fake(shard: Any, weight: Any, **_: Any) -> Any:
+    import torch
+
+    rows, width = shard.shape[0], weight.shape[0]
+    return tuple(shard.new_empty((rows, width // n), dtype=torch.uint8) for n in (2, 16))
+
+
+def _finalize_norm(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "routed_rows": make(_TOP_K * m, _WIDE),
+        "route_weights": make(m, _TOP_K),
+        "permuted_idx": make(m, _TOP_K, dtype="int32"),
+        "norm_weight": make(_WIDE),
+        "output": make(m, _WIDE),
+        "workspace": _made(
+            "mnnvl_cutedsl_moe_finalize",
+            "MNNVLCuteDSLMoEFinalizeAllReduceWorkspace",
+            **{"_impl": _IDLE, "max_token_num": _ROOM, "hidden_dim": _WIDE, "top_k": _TOP_K},
+        ),
+        "eps": 1e-6,
+    }
+
+
+def _tp_finalize(make: MakeTensor, m: int) -> dict[str, Any]:
+    experts, width = 8, 4096
+    return {
+        "gemm2_permuted": make(m * experts, width),
+        "expert_weights": make(m, experts),
+        "expanded_idx_to_permuted_idx": make(m, experts, dtype="int32"),
+        "norm_weight": make(width),
+        "output": make(m, width),
+        "eps": 1e-6,
+        "gain_center": 0.0,
+        "weight_before_norm": True,
+    }
+
+
+#: Numbers in a row of Cake's all-reduce in FP4, and bytes of a row that has been quantized.
+_FP4_ROW, _FP4_RECORD = 6144, 3456
+
+
+class _Whatever(dict[str, Any]):
+    """Has whatever it is asked for: programs, and windows into which other ranks write."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> Any:
+        return _IDLE
+
+
+@functools.cache
+def _fp4_workspace(input_format: str) -> Any:
+    made = _made(
+        "cake_fp4_allreduce",
+        "CakeFp4AllReduceWorkspace",
+        **{"family": "allreduce", "input_format": input_format, "target": "sm_100a"},
+        **{"world_size": _RANKS, "rank": 0, "capacity": _ROOM, "grid": 128},
+        **{"ctrl": None, "table": None, "_shared": (0,)},
+    )
+    vars(made).update(windows=_Whatever(), _modules=_Whatever())
+    return made
+
+
+def _fp4(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {"x": make(m, _FP4_ROW), "workspace": _fp4_workspace("bf16")}
+
+
+def _fp4_records(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "records": make(m, _FP4_RECORD, dtype="uint8"),
+        "global_scales": make(_RANKS, dtype="float32"),
+        "workspace": _fp4_workspace("nvfp4"),
+    }
+
+
+def _combine_norms(make: MakeTensor, m: int) -> dict[str, Any]:
+    tracks, width = 2, 2560
+    names = ("x", "residual", "norm_out", "residual_out")
+    return {
+        **{name: make(m, tracks, width) for name in names},
+        "weight": make(tracks, width),
+        "collective_out": make(m, width),
+        "workspace": _made(
+            "cake_fused_norm_combine",
+            "CakeFusedNormCombineWorkspace",
+            **{"rank": 0, "world_size": 8, "max_tokens": _ROOM, "hidden": width},
+            **{"workspace_ptrs": None, "_closed": False},
+        ),
+        "epsilon": 1e-6,
+    }
+
+
+def _reduced(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "partial_o": make(m, _EXPERTS, _RANKS, _HEAD),
+        "partial_lse": make(m, _EXPERTS, _RANKS, dtype="float32"),
+        "workspace": make(1 << 20, dtype="uint8"),
+        "cp_rank": 0,
+        "cp_size": _RANKS,
+    }
+
+
+def _reduced_fake(partial_o: Any, **_: Any) -> Any:
+    return partial_o.new_empty((*partial_o.shape[:-2], partial_o.shape[-1]))
+
+
+def _fp4_fake(x: Any = None, records: Any = None, **_: Any) -> Any:
+    import torch
+
+    rows = records if x is None else x
+    return rows.new_empty((rows.shape[0], _FP4_ROW), dtype=torch.bfloat16)
+
+
+def _always(name: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda given: name
+
+
+def _cake(*written: str) -> dict[str, Any]:
+    """Collectives for Blackwell, of which upstream annotates no workspace."""
+    return {
+        "mutates": written,
+        "collective": True,
+        "annotations": {"workspace": "object"},
+        "capability": (10, 0),
+    }
+
+
+_PAIR, _TRIPLE = "(Tensor, Tensor)", "(Tensor, Tensor, Tensor)"
+
+
+def _communicator(like: Any) -> Any:
+    return _made(
+        "ulysses",
+        "UlyssesCommunicator",
+        **{"_state": "open", "backend": "nccl", "transport": None, "group": None},
+        **{"world_size": _RANKS, "rank": 0, "device": like.device, "dtype": like.dtype},
+        **{"max_bytes": 1 << 30, "max_elems": 1 << 29},
+    )
+
+
+def _scatter(make: MakeTensor, m: int) -> dict[str, Any]:
+    x = make(1, m, _HEADS, _HEAD)
+    return {"self": _communicator(x), "x": x}
+
+
+def _scattered(communicator: Any, x: Any, **_: Any) -> Any:
+    batch, rows, heads, size = x.shape
+    ranks = communicator.world_size
+    return x.new_empty((batch, rows * ranks, heads // ranks, size))
+
+
+def _gather(make: MakeTensor, m: int) -> dict[str, Any]:
+    x = make(1, _RANKS * m, _HEADS // _RANKS, _HEAD)
+    return {"self": _communicator(x), "x": x}
+
+
+def _gathered_fake(communicator: Any, x: Any, **_: Any) -> Any:
+    batch, rows, heads, size = x.shape
+    ranks = communicator.world_size
+    return x.new_empty((batch, rows // ranks, heads * ranks, size))
+
+
+def _chunks(make: MakeTensor, m: int) -> dict[str, Any]:
+    x = make(1, 1, _RANKS, m * _HEAD)
+    return {"self": _communicator(x), "x": x}
+
+
+def _scatter_chunk(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = {name: make(1, m, _HEADS, _HEAD) for name in ("query", "key", "value")}
+    communicator = _communicator(rows["query"])
+    return {"self": communicator, **rows, "head_offset": 1, "head_count": 2}
+
+
+def _scattered_chunk(communicator: Any, query: Any, head_count: int, **_: Any) -> Any:
+    batch, rows, _heads, size = query.shape
+    return query.new_empty((batch, rows * communicator.world_size, head_count, 3 * size))
+
+
+def _gather_chunk(make: MakeTensor, m: int) -> dict[str, Any]:
+    x = make(1, _RANKS * m, 2, _HEAD)
+    return {
+        "self": _communicator(x),
+        "x": x,
+        "local_heads": _HEADS // _RANKS,
+        "head_offset": 1,
+        "out": make(1, m, _HEADS, _HEAD),
+    }
+
+
+def _launch(inp: Any) -> Any:
+    """How a workspace launches its kernel, which it settles with the other ranks."""
+    return types.SimpleNamespace(blocks=8, threads=128, variant=0)
+
+
+def _pcie(name: str, module: str) -> Example:
+    def example(make: MakeTensor, m: int) -> dict[str, Any]:
+        inp = make(_RANKS * m, _HIDDEN)
+        workspace = _made(
+            module,
+            name,
+            **{"device": inp.device, "_device": inp.device, "_world_size": _RANKS, "_handle": 1},
+            **{"tuned_launch_config": _launch, "_check_stream": _IDLE},
+        )
+        return {"self": workspace, "inp": inp}
+
+    return example
+
+
+def _over_pcie(name: str, method: str, module: str, fake: Callable[..., Any]) -> Op:
+    return Op(
+        f"{name}.{method}",
+        _pcie(name, module),
+        out=("out",),
+        collective=True,
+        state=("_world_size",),
+        fake=fake,
+    )
+
+
+def _all_reduced(workspace: Any, inp: Any, **_: Any) -> Any:
+    return inp.new_empty(inp.shape)
+
+
+def _all_gathered(workspace: Any, inp: Any, **_: Any) -> Any:
+    return inp.new_empty((inp.shape[0] * workspace.world_size, inp.shape[1]))
+
+
+def _reduce_scattered(workspace: Any, inp: Any, **_: Any) -> Any:
+    return inp.new_empty((inp.shape[0] // workspace.world_size, inp.shape[1]))
+
+
+#: What decides the form of a communicator's results. Outputs that it has registered with the other
+#: ranks, by their addresses, cannot be copies.
+_METHOD: Mapping[str, Any] = {
+    "collective": True,
+    "state": ("world_size", "backend"),
+    "annotations": {"out": "None"},
+    "capability": _HOPPER,
+}
 
 #: Of an example of what runs on compute capability 8.9 and 12.0 alone.
 _ADA: Mapping[str, Any] = {"arch": "12.0", "capability": (8, 9), "annotations": {"out": "None"}}
@@ -451,6 +803,56 @@ OPS: tuple[Op, ...] = (
         capability=_HOPPER,
     ),
     Op("ulysses_a2a", _ulysses, "()", mutates=("out",), collective=True, capability=_HOPPER),
+    Op(
+        "decode_cp_a2a_lse_reduce",
+        _reduced,
+        collective=True,
+        fake=_reduced_fake,  # it knows a workspace by its address
+        capability=_HOPPER,
+    ),
+    Op("cake_gemm_allreduce", _gemm, "()", returned=_always("out"), **_cake("out")),
+    # In shadow the number of tokens would choose between two ways, and so make two graphs.
+    Op(
+        "allreduce_mhc_post_prenorm",
+        _mhc,
+        _TRIPLE,
+        out=("yp", "rp", "residual_out"),
+        fake=_mhc_fake,
+        **_cake(),
+    ),
+    # The kernels of these are in their workspaces.
+    Op(
+        "all_gather_gated_residual_next_rmsnorm",
+        _gated,
+        _PAIR,
+        fake=_gated_fake,
+        requires=("cutlass",),
+        **_cake(),
+    ),
+    Op(
+        "all_gather_rmsnorm_fp4_quantize",
+        _normed,
+        _PAIR,
+        fake=_normed_fake,
+        requires=("cutlass",),
+        **_cake(),
+    ),
+    Op(
+        "moe_finalize_rmsnorm_allreduce",
+        _finalize_norm,
+        "()",
+        requires=("cutlass",),
+        **_cake("output"),
+    ),
+    Op("tp_moe_finalize_rmsnorm", _tp_finalize, "()", requires=("cutlass",), **_cake("output")),
+    Op("cake_fp4_allreduce", _fp4, out=("out",), fake=_fp4_fake, **_cake()),
+    Op("cake_fp4_allreduce_nvfp4", _fp4_records, out=("out",), fake=_fp4_fake, **_cake()),
+    Op(
+        "cake_fused_norm_combine",
+        _combine_norms,
+        "()",
+        **_cake("norm_out", "residual_out", "collective_out"),
+    ),
     # In shadow both import Triton, which not every torch comes with.
     Op("pack_ulysses_qkv_head_chunk", _head_chunk, out=("out",), fake=_chunk),
     Op(
@@ -459,10 +861,45 @@ OPS: tuple[Op, ...] = (
         out=("out",),
         fake=lambda out, **_: out,
     ),
+    # Which way they take depends on the link between cards; the result does not.
+    Op("UlyssesCommunicator.scatter_heads", _scatter, fake=_scattered, **_METHOD),
+    Op("UlyssesCommunicator.gather_heads", _gather, fake=_gathered_fake, **_METHOD),
+    Op(
+        "UlyssesCommunicator.exchange_chunks",
+        _chunks,
+        fake=lambda communicator, x, **_: x.new_empty(x.shape),
+        **_METHOD,
+    ),
+    Op(
+        "UlyssesCommunicator.scatter_qkv_head_chunk",
+        _scatter_chunk,
+        fake=_scattered_chunk,
+        **_METHOD,
+    ),
+    Op(
+        "UlyssesCommunicator.gather_output_head_chunk",
+        _gather_chunk,
+        "()",
+        mutates=("out",),
+        returned=_always("out"),
+        **{**_METHOD, "annotations": {}},
+    ),
+    # How they launch, which may take a word with the other ranks, is not to be asked in shadow.
+    _over_pcie("PcieIpcAllReduceWorkspace", "all_reduce", "pcie_ipc_ar", _all_reduced),
+    _over_pcie(
+        *("PcieIpcAllGatherWorkspace", "all_gather"),
+        *("pcie_ipc_collectives.all_gather", _all_gathered),
+    ),
+    _over_pcie(
+        *("PcieIpcReduceScatterWorkspace", "reduce_scatter"),
+        *("pcie_ipc_collectives.reduce_scatter", _reduce_scattered),
+    ),
     # On the way to an exchange in eight bits.
     Op("k_sum_v_amax", _sums, "(Tensor, Tensor)", **_ADA),
     Op("q_grouped_amax", _q_greatest, **_ADA),
     Op("k_grouped_amax", _k_greatest, **_ADA),
+    # It asks for the address of its tensor.
+    Op("k_boundary_minmax", _k_extremes, fake=_minmax_fake, **_ADA),
     Op("quant_q_into_payload", _packed_q, "()", mutates=("send_u8",), **_ADA),
     Op("quant_kv_into_payload", _packed_kv, "()", mutates=("send_u8",), **_ADA),
     Op("quant_qkv_pack", _packed_qkv, out=("out",), **{**_ADA, "annotations": {}}),
@@ -470,15 +907,60 @@ OPS: tuple[Op, ...] = (
     Op("quant_v_fp8_with_scale", _values, **_ADA),
 )
 
+_ALLOCATES = "it may set up memory that the ranks share, with all of them, in the midst of a call"
+_HOLDS_TENSORS = "it takes or returns an object of its own class, which holds tensors"
 _WRITTEN_BY_ALL = "it returns views of memory into which the other ranks write"
 
 UNCOVERED = (
     Uncovered("moe_a2a_dispatch", _WRITTEN_BY_ALL),
     Uncovered("MoeAlltoAll.dispatch", _WRITTEN_BY_ALL),
     Uncovered("MoeAlltoAll.get_combine_payload_tensor_in_workspace", _WRITTEN_BY_ALL),
+    Uncovered("MoeAlltoAll.combine", "it ends what a dispatch has begun, which cannot be an op"),
+    Uncovered("quantized_all_reduce", _ALLOCATES),
+    Uncovered("all_gather_matmul", _ALLOCATES),
+    Uncovered("fp8_rowwise_gemm_allreduce", _ALLOCATES),
+    Uncovered("cake_fp4_allreduce_rmsnorm", _HOLDS_TENSORS),
+    Uncovered("cake_fp4_allreduce_rmsnorm_nvfp4", _HOLDS_TENSORS),
+    Uncovered("local_stats", _HOLDS_TENSORS),
+    Uncovered("finalize_stats", _HOLDS_TENSORS),
+    Uncovered("quant_and_pack", _HOLDS_TENSORS),
+    Uncovered("UlyssesCommunicator.scatter_qkv", _HOLDS_TENSORS),
 )
 
+
+def _boundaries(m: int, group: int, **sizes: tuple[int, ...]) -> dict[str, Any]:
+    # On the host: the tests' pretended device cannot be indexed.
+    import torch
+
+    sizes = {"grouped_amax": (1, _HEADS, (m + 2 * group - 2) // group), **sizes}
+    tensors = {name: torch.zeros(size) for name, size in sizes.items()}
+    return {**tensors, "rank": 0, "local_sequence": m, "world_size": _RANKS}
+
+
 TRACES = (
+    Traces("boundary_descriptors", lambda make, m: {**_boundaries(m, 32), "group": 32}),
+    Traces(
+        "merge_boundary_amax",
+        lambda make, m: {
+            **_boundaries(m, 32, gathered_descriptors=(_RANKS, 1, _HEADS, 2)),
+            "group": 32,
+        },
+    ),
+    Traces(
+        "derive_k_boundary_amax",
+        lambda make, m: _boundaries(
+            *(m, 64),
+            gathered_minmax=(_RANKS, 1, _HEADS, 2, 2, _HEAD),
+            k_mean_global=(1, _HEADS, _HEAD),
+        ),
+    ),
+    Traces(
+        "zero_scale_and_padding",
+        lambda make, m: {
+            "send_u8": make(_RANKS, 1024 * m, dtype="uint8"),
+            "spec": {"q_scale_offset": 512 * m},
+        },
+    ),
     Traces(
         "moe_a2a_wrap_payload_tensor_in_workspace",
         lambda make, m: {

@@ -538,7 +538,7 @@ def _on_sm12x(name: str, example: Example) -> Op:
         annotations=dict.fromkeys(tensors, "Tensor"),
         # In shadow it chooses a tile by the number of rows, which would make a graph for every one.
         fake=lambda a_q, b_q, out_dtype=None, **_: _rows_by_columns(a_q, b_q, out_dtype),
-        requires=("cutlass",),
+        requires=("cutlass", "triton"),
         capability=(12, 0),
         arch="12.0",
     )
@@ -546,7 +546,19 @@ def _on_sm12x(name: str, example: Example) -> Op:
 
 def _on_sm12x_fp8(make: MakeTensor, m: int) -> dict[str, Any]:
     given = _unpadded_fp8(make, m)
-    return {("a_q" if k == "a" else "b_q" if k == "b" else k): v for k, v in given.items()}
+    return {**{f"{side}_q": given.pop(side) for side in "ab"}, **given}
+
+
+def _on_sm12x_mxfp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    # Four scales in an integer, of each 128 numbers on the one side and 32 on the other.
+    padded = (m + 3 * _GROUPS) // 4 * 4
+    return {
+        "a_q": make(m, _K, dtype=_FP8),
+        "b_q": make(_GROUPS, _N, _K // 2, dtype=_FP4),
+        "m_indptr": _indptr(make, m),
+        "a_scale": make(-(-_K // 512), padded, dtype="int32"),
+        "b_scale": make(_GROUPS, _K // 128, _N, dtype="int32"),
+    }
 
 
 OPS = (
@@ -581,8 +593,14 @@ OPS = (
         out=("out",),
         capability=_SM100,
     ),
-    Op("m_grouped_fp8_gemm_nt_contiguous", _deep_contiguous, "()", mutates=("d",)),
-    Op("m_grouped_fp8_gemm_nt_masked", _deep_masked, "()", mutates=("d",)),
+    Op(
+        "m_grouped_fp8_gemm_nt_contiguous",
+        _deep_contiguous,
+        "()",
+        mutates=("d",),
+        capability=_SM100,
+    ),
+    Op("m_grouped_fp8_gemm_nt_masked", _deep_masked, "()", mutates=("d",), capability=_SM100),
     Op(
         "fp8_blockscale_gemm_sm90",
         lambda make, m: {"input": make(m, _K), "weight": make(_N, _K)},
@@ -701,6 +719,7 @@ OPS = (
     _prims_ts("fp4_linear_swiglu", _ts_fp4),
     _prims_ts("fp4_qkv_qknorm_rope", _ts_qkv(_ts_fp4)),
     _on_sm12x("cute_dsl_sm12x_moe_gemm_fp8", _on_sm12x_fp8),
+    _on_sm12x("cute_dsl_sm12x_moe_gemm_mxfp8_mxfp4", _on_sm12x_mxfp8),
 )
 
 

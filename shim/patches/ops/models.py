@@ -205,6 +205,50 @@ def _rope_tables(make: MakeTensor, m: int) -> dict[str, Any]:
     return {"positions": positions, "cos_sin_cache": make(_POSITIONS, 64)}
 
 
+@functools.cache
+def _gdn_geometry() -> Any:
+    """The only one that there are kernels for."""
+    kind: Any = import_module("flashinfer.qwen_3_5_gdn_block").Qwen35GdnGeometry
+    return kind(
+        d_model=5120, num_v_heads=48, num_k_heads=16, head_k_dim=128, head_v_dim=128, conv_kernel=4
+    )
+
+
+def _gdn(make: MakeTensor, requests: int, tokens: int = 1) -> dict[str, Any]:
+    rows, slots, conv, heads = requests * tokens, 2, 10240, (48, 128)
+    indices = (requests,) if tokens == 1 else (requests, tokens)
+    return {
+        "qkv": make(rows, conv),
+        "z": make(rows, *heads),
+        "hidden": make(rows, 5120),
+        "ba_weight": make(96, 5120),
+        "A_log": make(48, dtype=_SCALE),
+        "dt_bias": make(48),
+        "ssm_state": make(slots, *heads, 128, dtype=_SCALE),
+        "state_indices": make(*indices, dtype="int32"),
+        "norm_weight": make(128),
+        "out_scale": _number(make),
+        "conv_state": make(slots, tokens + 2, conv).mT,
+        "conv_weight": make(conv, 4),
+        "geometry": _gdn_geometry(),
+    }
+
+
+def _gdn_verify(make: MakeTensor, m: int) -> dict[str, Any]:
+    requests = min(max(m, 1), 4)  # what the kernel is made for
+    return {
+        **_gdn(make, requests, 2),
+        "cu_seqlens": make(requests + 1, dtype="int32", values=range(0, 2 * requests + 1, 2)),
+        "num_accepted_tokens": make(requests, dtype="int32", values=(1,) * requests),
+    }
+
+
+def _gdn_fake(z: Any, out: Any = None, **_: Any) -> Any:
+    import torch
+
+    return z.new_empty(z.shape, dtype=torch.float8_e4m3fn) if out is None else out
+
+
 def _attn_res(make: MakeTensor, m: int) -> dict[str, Any]:
     weights = ("norm_weight", "qk_weight", "output_norm_weight")
     return {
@@ -401,6 +445,22 @@ OPS: tuple[Op, ...] = (
         lambda make, m: {"cos_sin_cache": make(_POSITIONS, 64), "num_positions": m},
         "(Tensor, Tensor)",
     ),
+    *(
+        Op(
+            f"qwen_3_5_gdn_block_{form}",
+            example,
+            mutates=("ssm_state", "conv_state", "out_bf16"),
+            out=("out",),
+            kept=True,
+            # It looks the number of rows up among its plans, and plans what it does not find.
+            fake=_gdn_fake,
+            annotations={"geometry": "object", "plan": "object"},
+            requires=("cutlass",),
+            capability=_BLACKWELL,
+            newest=_BLACKWELL,
+        )
+        for form, example in (("decode", _gdn), ("verify", _gdn_verify))
+    ),
     Op(
         "deepseek_v41_quantize_cache",
         lambda make, m: {"x": make(m, 512), "format": "swa_mxfp8"},
@@ -425,13 +485,6 @@ UNCOVERED: tuple[Uncovered, ...] = (
     ),
     Uncovered("deepseek_v41_decode", _PLAN),
     Uncovered("deepseek_v41_window_decode", _PLAN),
-    *(
-        Uncovered(
-            f"qwen_3_5_gdn_block_{form}",
-            "it returns memory of a plan that it keeps for itself",
-        )
-        for form in ("decode", "verify")
-    ),
     *(
         Uncovered(name, "it takes the block's geometry and weights, objects of classes of its own")
         for name in (

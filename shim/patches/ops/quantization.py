@@ -116,7 +116,7 @@ def _materializer(make: MakeTensor, m: int) -> dict[str, Any]:
     del given["max_kv_len"]
     pages, heads, page, head = 4, 2, 16, 64
     return {
-        "self": NVFP4KVMaterializer(heads, page, head, given["k_cache"].device),
+        "self": NVFP4KVMaterializer(heads, page, head),
         **given,
         # As many pages as the table of each request has.
         "kv_page_indptr": pages * make(m + 1, dtype="int32", values="range"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op, Uncovered
+from ...opaque.declare import Count, Example, MakeTensor, Op, Uncovered
 
 _HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES, _CHOSEN = 8, 2, 128, 128, 4, 16
 _CUTE = ("cutlass",)
@@ -18,7 +20,7 @@ def _with_lse(given: Mapping[str, Any]) -> int:
 
 
 def _paged(make: MakeTensor, m: int) -> dict[str, Any]:
-    """M sequences of one query each."""
+    """Of m sequences of one query each."""
     return {
         "page_table": make(m, _PAGES, dtype="int32"),
         "seqused_k": make(m, dtype="int32"),
@@ -115,8 +117,29 @@ _MSA = (
 _INDEX, _INDEX_PAGE, _KEYS = 128, 64, 256
 
 
+#: What FlashInfer 0.7.0 calls parameters.
+_AT_FIRST = {
+    "seq_lens": "context_lens",
+    "block_tables": "block_table",
+    "max_seq_len": "max_context_len",
+    "q_sf": "sf_q",
+}
+
+
+def _as_called(function: str, example: Example) -> Example:
+    """The example by the names that the installed function's parameters have."""
+
+    def named(make: MakeTensor, m: int) -> dict[str, Any]:
+        scores = import_module("flashinfer.attn_scores.attn_scores")
+        parameters = inspect.signature(getattr(scores, function)).parameters
+        given = example(make, m).items()
+        return {name if name in parameters else _AT_FIRST[name]: value for name, value in given}
+
+    return named
+
+
 def _logits(make: MakeTensor, m: int) -> dict[str, Any]:
-    """M sequences of one query each."""
+    """Of m sequences of one query each."""
     return {
         "q": make(m, 1, 64, _INDEX, dtype="float8_e4m3fn"),
         "kv_fused": make(_PAGES, _INDEX_PAGE, 1, _INDEX + 4, dtype="uint8"),
@@ -137,7 +160,8 @@ def _logits_fp4(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _first_columns(given: Mapping[str, Any], out: Any) -> Any:
-    return out[: given["q"].shape[0] * given["q"].shape[1], : given["max_seq_len"]]
+    columns = given["max_seq_len"] if "max_seq_len" in given else given["max_context_len"]
+    return out[: given["q"].shape[0] * given["q"].shape[1], :columns]
 
 
 def _schedule(make: MakeTensor, m: int) -> dict[str, Any]:
@@ -186,7 +210,7 @@ _LOGITS = (
     *(
         Op(
             name,
-            example,
+            _as_called(name, example),
             module="flashinfer.attn_scores*",
             out=("out",),
             part=part,
@@ -257,7 +281,7 @@ def _scores(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _selection(make: MakeTensor, m: int) -> dict[str, Any]:
-    """M tiles of 128 queries each."""
+    """Of m tiles of 128 queries each."""
     rows = 128 * m
     return {
         "query": make(rows, _INDEX),
@@ -315,7 +339,7 @@ def _token_slots(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _union_masks(make: MakeTensor, m: int) -> dict[str, Any]:
-    """M groups of two tokens each."""
+    """Of m groups of two tokens each."""
     return {
         "positions": make(2 * m, 1024, dtype="int32"),
         "query_rows": make(2 * m, dtype="int32"),
@@ -353,6 +377,373 @@ _WRITERS = tuple(
     )
 )
 
-OPS: tuple[Op, ...] = (*_MSA, *_LOGITS, *_WRITERS)
+_LATENT, _FP4_ROW = 512, 384
 
-UNCOVERED: tuple[Uncovered, ...] = ()
+
+def _latent_append(row: int) -> Example:
+    def example(make: MakeTensor, m: int) -> dict[str, Any]:
+        return {
+            "latent_kv": make(m, _LATENT),
+            "slot_mapping": make(m, dtype="int64"),
+            "cache": make(_PAGES, _INDEX_PAGE, row, dtype="uint8"),
+        }
+
+    return example
+
+
+def _packed(row: int) -> Callable[..., Any]:
+    """The cache, with so many bytes for each token."""
+
+    def fake(latent_kv: Any, kv_layout: str = "HND", **_: Any) -> Any:
+        import torch  # declarations are read without torch
+
+        pages, *rest = latent_kv.shape[:-1]
+        tokens = rest[0] if len(rest) == 1 or rest[0] != 1 else rest[1]
+        size = (pages, 1, tokens, row) if kv_layout == "HND" else (pages, tokens, 1, row)
+        return latent_kv.new_empty(size, dtype=torch.uint8)
+
+    return fake
+
+
+def _latent_pack(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Of m pages."""
+    return {"latent_kv": make(m, _INDEX_PAGE, _LATENT)}
+
+
+def _latent_insert(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "kv": make(m, _LATENT),
+        "cache": make(_PAGES, _INDEX_PAGE, _FP4_ROW, dtype="uint8"),
+        "slot_mapping": make(m, dtype="int64"),
+        "positions": make(m, dtype="int64"),
+        "cos_sin_cache": make(1024, 64, dtype="float32"),
+    }
+
+
+def _latent_query_insert(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_latent_insert(make, m), "q": make(m, _HEADS, _LATENT), "q_head_padded": 16}
+
+
+def _latent_decode(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "query": make(m, 16, _LATENT + 64, dtype="float8_e4m3fn"),
+        "kv_cache": make(_PAGES, _INDEX_PAGE, 352, dtype="uint8"),
+        "indices": make(m, 1024, dtype="int32"),
+        "bmm1_scale": 0.1,
+    }
+
+
+_LATENT_CACHES = (
+    *(
+        Op(
+            f"{name}_quantize_append_sparse_mla_cache",
+            _latent_append(row),
+            "()",
+            mutates=("cache",),
+            arch=arch,
+            capability=capability,
+        )
+        for name, row, arch, capability in (
+            ("nvfp4", _FP4_ROW, "", (10, 0)),
+            ("dsv41_fp4", 288, "12.0", (12, 0)),
+            ("dsv41_fp8", 528, "12.0", (12, 0)),
+        )
+    ),
+    *(
+        Op(
+            f"{name}_quantize_pack_sparse_mla_cache",
+            _latent_pack,
+            fake=fake,
+            arch=arch,
+            capability=capability,
+        )
+        for name, fake, arch, capability in (
+            ("nvfp4", None, "", (10, 0)),
+            # Upstream asks the library of its kernels how many bytes a token has.
+            ("dsv41_fp4", _packed(288), "12.0", (12, 0)),
+            ("dsv41_fp8", _packed(528), "12.0", (12, 0)),
+        )
+    ),
+    Op(
+        "cake_dsv4_nvfp4_kv_rope_quantize_insert",
+        _latent_insert,
+        "()",
+        mutates=("cache",),
+        arch="12.0",
+        capability=(12, 0),
+    ),
+    Op(
+        "cake_dsv4_nvfp4_rope_quantize_insert",
+        _latent_query_insert,
+        mutates=("cache",),
+        # In place it returns its argument, which no op may.
+        annotations={"q_inplace": "None"},
+        arch="12.0",
+        capability=(12, 0),
+    ),
+    Op(
+        "nvfp4_sparse_mla_decode",
+        _latent_decode,
+        out=("out",),
+        capability=(10, 0),
+        newest=(10, 3),
+    ),
+)
+
+
+def _blocks(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Of m sequences of 128 queries and 256 keys, in that order of dimensions."""
+    rows = {name: make(m, 256, _KV_HEADS, _HEAD) for name in ("k", "v")}
+    return {
+        "q": make(m, 128, _KV_HEADS, _HEAD),
+        **rows,
+        "q2k_block_index": make(m, _KV_HEADS, 2, 3, dtype="int32"),
+        "block_sparse_num": 3,
+    }
+
+
+def _sage(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = {name: make(m, 256, _KV_HEADS, _HEAD, dtype="float8_e4m3fn") for name in ("k", "v")}
+    return {
+        **_blocks(make, m),
+        "q": make(m, 128, _KV_HEADS, _HEAD, dtype="float8_e4m3fn"),
+        **rows,
+        "q_scale": make(m, _KV_HEADS, 128, dtype="float32"),
+        "k_scale": make(m, _KV_HEADS, 16, dtype="float32"),
+        "v_scale": make(_KV_HEADS, _HEAD, dtype="float32"),
+    }
+
+
+def _sage_int8(make: MakeTensor, m: int) -> dict[str, Any]:
+    """The sequences behind the heads."""
+    return {
+        "q_int8": make(m, _KV_HEADS, 128, _HEAD, dtype="int8"),
+        "k_int8": make(m, _KV_HEADS, 256, _HEAD, dtype="int8"),
+        "v_fp8": make(m, _KV_HEADS, _HEAD, 256, dtype="float8_e4m3fn"),
+        "q_scale": make(m, _KV_HEADS, 4, dtype="float32"),
+        "k_scale": make(m, _KV_HEADS, 4, dtype="float32"),
+        "v_scale": make(m, _KV_HEADS, _HEAD, dtype="float32"),
+        "q2k_block_index": make(m, _KV_HEADS, 2, 3, dtype="int32"),
+        "block_sparse_num": 3,
+        "out": make(m, _KV_HEADS, 128, _HEAD),
+    }
+
+
+def _sage_rows(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = {name: make(1, 256, _HEADS, _HEAD) for name in ("k", "v")}
+    return {"q": make(1, m, _HEADS, _HEAD), **rows}
+
+
+def _sage_heads(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = {name: make(_HEADS, 256, _HEAD) for name in ("k", "v")}
+    return {"q": make(_HEADS, m, _HEAD), **rows}
+
+
+def _asked_for_lse(given: Mapping[str, Any]) -> Count:
+    return 2 if given.get("return_lse") else (1, 2)
+
+
+_SIX = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+
+_BLOCKS = (
+    *(
+        Op(
+            name,
+            example,
+            "(Tensor, Tensor)",
+            results=results,
+            out=("out", "lse"),
+            requires=requires,
+            arch=arch,
+            capability=capability,
+        )
+        for name, example, results, requires, arch, capability in (
+            ("bsa_attn_sm100_blk64_fwd", _blocks, _asked_for_lse, _CUTE, "", (10, 0)),
+            ("bsa_attn_sm120_blk64_fwd", _blocks, _asked_for_lse, _CUTE, "12.0", (12, 0)),
+            ("bsa_attn_sm100_sage_fwd_cake", _sage, _asked_for_lse, (), "", (10, 0)),
+        )
+    ),
+    Op(
+        "bsa_attn_sm120_blk64_sage_fwd",
+        _sage_int8,
+        out=("out",),
+        requires=_CUTE,
+        arch="12.0",
+        capability=(12, 0),
+    ),
+    Op(
+        "bsa_attn_sm120_blk64_sage_fwd_cake",
+        _sage_int8,
+        out=("out",),
+        arch="12.0",
+        capability=(12, 0),
+    ),
+    Op("sage_fp8_quantize_sm100", _sage_rows, _SIX, capability=(10, 0), newest=(10, 9)),
+    Op("sage_fp8_quantize_sm90", _sage_heads, _SIX, arch="9.0", capability=(9, 0), newest=(9, 0)),
+)
+
+
+def _ragged_choice(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Of m queries of one sequence."""
+    return {
+        "q": make(m, 32, _INDEX, dtype="float8_e4m3fn"),
+        "k": make(1024, _INDEX, dtype="float8_e4m3fn"),
+        "w": make(m, 32, dtype="float32"),
+        "cu_seqlens_q": make(2, dtype="int32", values=(0, m)),
+        "cu_seqlens_k": make(2, dtype="int32", values=(0, 1024)),
+        "k_scale": make(1024, dtype="float32"),
+        "top_k": 256,
+        "backend": "sm120",
+    }
+
+
+def _qsa(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Of m queries of one sequence; the last index of each is how many there are."""
+    return {
+        "q": make(m, _HEADS, 256),
+        "k_cache": make(_PAGES, _INDEX_PAGE, _KV_HEADS, 256),
+        "v_cache": make(_PAGES, _INDEX_PAGE, _KV_HEADS, 256),
+        "logical_indices": make(m, 257, dtype="int32"),
+        "block_table": make(3, _PAGES, dtype="int32"),
+        "token_to_req": make(m, dtype="int32"),
+        "use_prefill_config": False,
+        "output_gate": make(m, _HEADS, 256),
+    }
+
+
+def _packed_rows(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Of m tokens of one sequence."""
+    return {"q": make(m, 12, 256), "k": make(m, 1, 256), "v": make(m, 1, 256)}
+
+
+def _chosen_tokens(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_packed_rows(make, m), "indices": make(m, 64, dtype="int32")}
+
+
+def _chosen_blocks(make: MakeTensor, m: int) -> dict[str, Any]:
+    each = ("lo", "hi", "blk_base", "tok_base")
+    return {
+        **_packed_rows(make, m),
+        "sel_blocks": make(m, 130, dtype="uint8"),
+        **{name: make(m, dtype="int32") for name in each},
+        **{name: make(130, dtype="int32") for name in ("block_first", "block_last")},
+    }
+
+
+def _with_float_and_lse(q: Any, **_: Any) -> Any:
+    import torch  # declarations are read without torch
+
+    rows, heads, _dim = q.shape
+    return (
+        q.new_empty(q.shape),
+        q.new_empty(q.shape, dtype=torch.float32),
+        q.new_empty((heads, rows), dtype=torch.float32),
+    )
+
+
+def _sharded_scores(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "index_q": make(m, 4, _INDEX, dtype="float8_e4m3fn"),
+        "index_k": make(_PAGES, _PAGE // 2, _INDEX, dtype="float8_e4m3fn"),
+        "block_table": make(m, _PAGES, dtype="int32"),
+        "seq_lens": make(m, dtype="int32"),
+        "score_out": make(m, 4, 64, dtype="float32"),
+        "rank": 0,
+        "world_size": 2,
+        "page_size": _PAGE,
+        "decode_query_len": 1,
+        "max_decode_query_len": 1,
+    }
+
+
+def _carried_choice(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "scores": make(m, 4, 64, dtype="float32"),
+        "num_valid_pages": make(m, dtype="int32"),
+        "carrier": make(4, m, 33, dtype="int32"),
+    }
+
+
+_OTHERS = (
+    Op(
+        "dsa_indexer_det_topk",
+        _ragged_choice,
+        "(Tensor, Tensor)",
+        results=lambda given: 2 if given.get("return_scores", True) else (1, 2),
+        mutates=("workspace_buffer",),
+        out=("indices", "scores"),
+        arch="12.0",
+        capability=(10, 0),
+    ),
+    Op(
+        "qsa_sparse_paged_attention",
+        _qsa,
+        out=("out",),
+        arch="9.0",
+        capability=(8, 0),
+    ),
+    *(
+        Op(
+            name,
+            example,
+            "(Tensor, Tensor, Tensor)",
+            # cuDNN allocates what it returns.
+            fake=_with_float_and_lse,
+            capability=(10, 0),
+            newest=(10, 9),
+        )
+        for name, example in (
+            ("qsa_forward", _chosen_blocks),
+            ("qsa_indexed_forward", _chosen_tokens),
+        )
+    ),
+    Op(
+        "msa_icp_decode_index_score_sharded",
+        _sharded_scores,
+        "()",
+        mutates=("score_out",),
+        capability=(10, 0),
+    ),
+    Op(
+        "msa_icp_topk_select_prefill",
+        _carried_choice,
+        "()",
+        mutates=("carrier",),
+        capability=(10, 0),
+    ),
+)
+
+OPS: tuple[Op, ...] = (*_MSA, *_LOGITS, *_WRITERS, *_LATENT_CACHES, *_BLOCKS, *_OTHERS)
+
+_BY_ADDRESS = "ranks write into each other's memory by address, which no compiler sees"
+_OWN_PLAN = "it takes a plan of its own class"
+_PLANS = "it makes a wrapper and plans it on each call"
+_LAUNCH = "it returns the numbers by which it was launched, in a dict"
+
+UNCOVERED: tuple[Uncovered, ...] = (
+    Uncovered(
+        "bsa_attn_sm100_blk128_fwd", "it needs quack-kernels, which FlashInfer does not install"
+    ),
+    *(
+        Uncovered(name, _PLANS)
+        for name in (
+            "block_sparse_attention",
+            "block_sparse_attention_with_paged_kv_cache",
+            "q_token_kv_block_sparse_attention_with_paged_kv_cache",
+            "batch_sparse_mla_decode_with_paged_kv_cache",
+        )
+    ),
+    Uncovered("quantize_mla_nvfp4_query", "it returns the tuple of buffers that it was given"),
+    *(
+        Uncovered(f"msa_icp_{name}", _BY_ADDRESS)
+        for name in ("decode_score_publish", "topk_select_publish", "merge_candidates")
+    ),
+    *(
+        Uncovered(f"msa_icp_{name}", _OWN_PLAN)
+        for name in ("index_score_sharded", "prefill_score_select")
+    ),
+    *(
+        Uncovered(f"cake_sparse_mla_sm120_dsv4_nvfp4_{name}", _LAUNCH)
+        for name in ("decode", "prefill")
+    ),
+)

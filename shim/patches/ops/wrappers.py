@@ -28,6 +28,10 @@ _STATE = (
 )
 
 
+#: Likewise, of those by CuTe DSL.
+_CUTE_DSL_STATE = ("_q_data_type", "_o_data_type", "_q_dtype", "_o_dtype", "_paged_kv_layout")
+
+
 def with_lse(given: Mapping[str, Any]) -> int:
     """How many results a call has that may ask for the log-sum-exp."""
     return 2 if given.get("return_lse") else 1
@@ -237,6 +241,84 @@ def _batch_pod(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _cute_dsl(name: str, make: MakeTensor) -> Any:
+    return _made(name, make(64 << 20, dtype="int8"), module="flashinfer.cute_dsl.attention")
+
+
+def _decode_cute_dsl(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _cute_dsl("BatchDecodeCuteDSLWrapper", make)
+    q = make(m, 1, _HEADS, _HEAD)
+    wrapper.plan(m, _PAGE, _HEADS, _KV_HEADS, _HEAD, q_data_type=q.dtype, kv_splits=1)
+    return {"self": wrapper, "q": q, **{n: make(m, _PAGE, _KV_HEADS, _HEAD) for n in ("k", "v")}}
+
+
+def _paged_decode_cute_dsl(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _cute_dsl("BatchDecodePagedCuteDSLWrapper", make)
+    q = make(m, _HEADS, _HEAD)
+    shape = (_HEADS, _KV_HEADS, _HEAD, _PAGE)
+    wrapper.plan(*_one_page_each(make, m), *shape, q_data_type=q.dtype, kv_splits=1)
+    k, v = _cache(make)
+    return {"self": wrapper, "q": q, "k_cache": k, "v_cache": v}
+
+
+def _mla_cute_dsl(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _cute_dsl("BatchMLADecodeCuteDSLWrapper", make)
+    wrapper.plan(num_heads=128, page_size=_PAGE)
+    return {
+        "self": wrapper,
+        "q": make(m, 1, 128, _LATENT + _ROPE),
+        "kv_cache": make(_PAGES, _PAGE, _LATENT + _ROPE),
+        "block_tables": make(m, 2, dtype="int32"),
+        "seq_lens": make(m, dtype="int32", values=(_PAGE,) * m),
+        "max_seq_len": _PAGE,
+        "softmax_scale": 0.1,
+    }
+
+
+def _prefill_cute_dsl(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _cute_dsl("BatchPrefillCuteDSLWrapper", make)
+    q, indptr = make(m, _HEADS, _HEAD), make(2, dtype="int32", values=(0, m))
+    types = {"q_data_type": q.dtype, "kv_data_type": q.dtype}
+    wrapper.plan(indptr, indptr, _HEADS, _KV_HEADS, _HEAD, **types)
+    return {"self": wrapper, "q": q, **{name: make(m, _KV_HEADS, _HEAD) for name in ("k", "v")}}
+
+
+def _paged_prefill_cute_dsl(make: MakeTensor, m: int) -> dict[str, Any]:
+    wrapper = _cute_dsl("BatchPrefillCuteDSLWrapper", make)
+    q, pages = make(m, _HEADS, _HEAD), -(-m // _PAGE)
+    wrapper.plan(
+        make(2, dtype="int32", values=(0, m)),
+        **{"num_qo_heads": _HEADS, "num_kv_heads": _KV_HEADS, "head_dim_qk": _HEAD},
+        **{"q_data_type": q.dtype, "kv_data_type": q.dtype, "page_size": _PAGE},
+        paged_kv_indptr=make(2, dtype="int32", values=(0, pages)),
+        paged_kv_indices=make(pages, dtype="int32", values="range"),
+        paged_kv_last_page_len=make(1, dtype="int32", values=(m - (pages - 1) * _PAGE,)),
+    )
+    return {"self": wrapper, "q": q, "paged_kv_cache": _cache(make)}
+
+
+def _decoded_by_plan(holder: Any, **given: Any) -> Any:
+    """The output of a wrapper that knows its batch, which a graph is not to be tied to."""
+    return given["q"].new_empty(given["q"].shape, dtype=holder._o_data_type)
+
+
+def _mla_by_plan(holder: Any, **given: Any) -> Any:
+    """Of one that asks CuTe DSL how wide a number is."""
+    size = (*given["q"].shape[:-1], holder._kv_lora_rank)
+    return given["q"].new_empty(size, dtype=holder._o_dtype)
+
+
+def _prefilled_by_plan(holder: Any, **given: Any) -> Any:
+    """Of one that knows its number of rows, with the log-sum-exp."""
+    import torch  # declarations are read without torch
+
+    q = given["q"]
+    out = q.new_empty(q.shape, dtype=holder._o_scratch.dtype)
+    if not given.get("return_lse"):
+        return out
+    return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
 def _run(wrapper: str, example: Example, **declared: Any) -> Op:
     options: dict[str, Any] = {"results": with_lse, "out": ("out", "lse"), **declared}
     return Op(f"{wrapper}.run", example, _PAIR, state=_STATE, **options)
@@ -251,6 +333,27 @@ def _deprecated(wrapper: str, example: Example, *names: str) -> tuple[Op, ...]:
         for name in names
     )
 
+
+def _cute_dsl_run(method: str, example: Example, returns: str = "Tensor", **declared: Any) -> Op:
+    options: dict[str, Any] = {
+        "out": ("out",) if returns == "Tensor" else ("out", "lse"),
+        "results": None if returns == "Tensor" else with_lse,
+        "requires": ("cutlass",),
+        "arch": "10.0",
+        "capability": (10, 0),
+    }
+    return Op(method, example, returns, state=_CUTE_DSL_STATE, **options | declared)
+
+
+#: What the CuTe DSL wrappers' decode takes by ``**kwargs``.
+_BY_KEYWORD = {
+    "out": "Tensor",
+    "sm_scale": "float",
+    "o_scale": "float",
+    "sinks": "Tensor",
+    "lse": "Tensor",
+    "enable_pdl": "bool",
+}
 
 _BOTH = ("forward", "forward_return_lse")
 
@@ -295,6 +398,39 @@ OPS = (
             ("BatchDecodeWithSharedPrefixPagedKVCacheWrapper", _decode_shared),
             ("BatchPrefillWithSharedPrefixPagedKVCacheWrapper", _prefill_shared),
         )
+    ),
+    *(
+        _cute_dsl_run(
+            f"{wrapper}.run",
+            example,
+            fake=_decoded_by_plan,
+            mutates=("lse",),
+            keywords=(*_BY_KEYWORD, *more),
+            annotations={
+                **dict.fromkeys(("deprecated_positional_args",), "None"),
+                **_BY_KEYWORD,
+                **more,
+            },
+        )
+        for wrapper, example, more in (
+            ("BatchDecodeCuteDSLWrapper", _decode_cute_dsl, {}),
+            (
+                "BatchDecodePagedCuteDSLWrapper",
+                _paged_decode_cute_dsl,
+                {"skip_softmax_threshold_scale_factor": "float"},
+            ),
+        )
+    ),
+    _cute_dsl_run("BatchMLADecodeCuteDSLWrapper.run", _mla_cute_dsl, fake=_mla_by_plan),
+    _cute_dsl_run(
+        "BatchPrefillCuteDSLWrapper.run", _prefill_cute_dsl, _PAIR, fake=_prefilled_by_plan
+    ),
+    _cute_dsl_run(
+        "BatchPrefillCuteDSLWrapper.run_paged",
+        _paged_prefill_cute_dsl,
+        _PAIR,
+        fake=_prefilled_by_plan,
+        annotations={"paged_kv_cache": "Tensor | tuple"},
     ),
     Op("PODWithPagedKVCacheWrapper.run", _pod, _PAIR, state=_STATE),
     Op(

@@ -246,7 +246,6 @@ def run(
     variables = {
         "PYTHONPATH": os.pathsep.join(map(str, entries)),
         "FLASHINFER_CUDA_ARCH_LIST": world.arch,
-        "CUTE_DSL_ARCH": f"sm_{world.arch.replace('.', '')}",
     }
     return children.run_child(
         None,

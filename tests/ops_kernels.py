@@ -60,7 +60,11 @@ LATE_KERNELS = (
     "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
 )
 #: Those that need Triton when they are imported, and what they import when they are called.
-IN_TRITON = ("flashinfer.mamba.ssd_combined", "flashinfer.mamba.cake_ssd_combined")
+IN_TRITON = (
+    "flashinfer.mamba.ssd_combined",
+    "flashinfer.mamba.cake_ssd_combined",
+    "flashinfer.fused_moe.cute_dsl",
+)
 
 #: What modules of kernels tell of themselves.
 COUNTS = ("max_active_clusters", "decode_row_sel_keys", "decode_long_words", "ctas_per_sm")

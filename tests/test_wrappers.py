@@ -23,9 +23,6 @@ from shim.patches.ops import OPS
 
 CHILD = Path(__file__).with_name("wrappers_child.py")
 
-#: Those whose modules need NVIDIA's packages.
-IN_CUTE_DSL = ("CuteDslMoEWrapper", "CuteDslMxfp8Mxfp4MoEWrapper", "B12xMoEWrapper")
-
 #: Options of the calls, beside their examples.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "run": [{}, {"return_lse": True}],
@@ -36,7 +33,9 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "run of BatchDecodePagedCuteDSLWrapper": [{}],
     "run of BatchMLADecodeCuteDSLWrapper": [{}],
     "run_paged": [{}, {"return_lse": True}],
-    **{f"run of {wrapper}": [{}] for wrapper in IN_CUTE_DSL},
+    "run of CuteDslMoEWrapper": [{}],
+    "run of CuteDslMxfp8Mxfp4MoEWrapper": [{}],
+    "run of B12xMoEWrapper": [{}],
     "run of MultiLevelCascadeAttentionWrapper": [{}],
     "run of PODWithPagedKVCacheWrapper": [{}, {"return_lse_d": True}],
     "run of NVFP4KVMaterializer": [{}],

@@ -1,6 +1,6 @@
 """Child of test_wrappers: each wrapper of one release, planned with kernels that do nothing.
 
-    python wrappers_child.py REQUEST [ARCH]
+    python wrappers_child.py REQUEST
 
 A request is a list of methods, each with the options of its calls. Prints, for each, what upstream
 returns and what our op says that it returns.
@@ -104,19 +104,6 @@ def install() -> None:
             module.get_compute_capability = capability  # type: ignore[attr-defined]
 
 
-def run_no_pipelines() -> None:
-    """Leave out what launches a pipeline of kernels into an output that it is given."""
-    outputs = {"_moe_core_impl": "moe_output", "launch_sm120_moe": "scatter_output"}
-    for name, module in list(sys.modules.items()):
-        for launcher, output in outputs.items():
-            if name.startswith("flashinfer.fused_moe.cute_dsl") and hasattr(module, launcher):
-                left_out = _in(name, lambda output=output, **arguments: arguments[output])
-                setattr(module, launcher, left_out)
-            if name.startswith("flashinfer") and hasattr(module, "_prepare_weight_views"):
-                prepared = _in(name, lambda **arguments: None)
-                module._prepare_weight_views = prepared  # type: ignore[attr-defined]
-
-
 def _in(module: str, function: Callable[..., Any]) -> Callable[..., Any]:
     function.__module__ = module  # to the shadow it is upstream's
     return function
@@ -199,7 +186,6 @@ def main() -> None:
         with contextlib.suppress(ImportError):  # not in every release
             ops_kernels.imported("flashinfer.fused_moe.cute_dsl.fused_moe")
     install()
-    run_no_pipelines()
     request: list[tuple[str, Json]] = json.loads(sys.argv[1])
     answers = []
     for name, options in request:

@@ -466,7 +466,7 @@ def _sm12x(name: str, kind: str, **declared: Any) -> Op:
         f"cute_dsl_sm12x_{name}_{kind}",
         second if name == "fc2_finalize" else first,
         annotations=dict.fromkeys(tensors, "Tensor"),
-        requires=("cutlass",),
+        requires=("cutlass", "triton"),
         capability=(12, 0),
         arch="12.0",
         **declared,
@@ -535,26 +535,8 @@ def _frost(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
-def _wrapped(make: MakeTensor, m: int, name: str, example: Any, **options: Any) -> dict[str, Any]:
-    found = example(make, m)
-    kind = getattr(import_module("flashinfer.fused_moe.cute_dsl"), name)
-    experts, top_k = found.pop("num_experts"), found.pop("top_k")
-    return {"self": kind(experts, top_k, _HIDDEN, _INNER, **options), **found}
-
-
-def _wrapper(name: str, example: Any, **declared: Any) -> Op:
-    return Op(
-        f"{name}.run",
-        functools.partial(_wrapped, name=name, example=example),
-        # What its results depend on besides the tensors given.
-        state=("hidden_size", "output_dtype", "quant_mode", "use_cuda_graph"),
-        requires=("cutlass",),
-        **declared,
-    )
-
-
 _SM12X = ("fp8", "mxfp8_mxfp4")
-_CUTE: dict[str, Any] = {"out": ("moe_output",), "requires": ("cutlass",)}
+_CUTE: dict[str, Any] = {"out": ("moe_output",), "requires": ("cutlass", "triton")}
 
 
 OPS = (
@@ -623,13 +605,10 @@ OPS = (
         "b12x_fused_moe",
         _b12x,
         out=("output",),
-        requires=("cutlass",),
+        requires=("cutlass", "triton"),
         capability=(12, 0),
         arch="12.0",
     ),
-    _wrapper("CuteDslMoEWrapper", _cute_fp4, capability=_SM100),
-    _wrapper("CuteDslMxfp8Mxfp4MoEWrapper", _cute_fp8, capability=_SM100),
-    _wrapper("B12xMoEWrapper", _b12x, capability=(12, 0), arch="12.0"),
     *(_sm12x("fc1_act", kind) for kind in _SM12X),
     *(
         _sm12x("fc1_act_q1", kind, returns="(Tensor, Tensor)", out=("out_q", "out_sf"))

@@ -29,6 +29,7 @@ _IN_PARTS = "it writes into parts of a tuple, which the stand-in for its kernel 
 
 LIMITS: Mapping[tuple[str, str], str] = {
     (_GRAPHS, "nvfp4_kv_dequantize_paged"): _FOURTH,
+    (_GRAPHS, "trtllm_sage_attention_quantize"): _FOURTH,
     (_COMPILED, "mxfp4_quantize"): _GREATEST,
     (_FAKE, "mxfp4_quantize"): _GREATEST,
     **{

@@ -74,7 +74,7 @@ def encoding(op: Callable[..., Any], schema: Schema, function: str) -> Callable[
 def with_results(
     functional: Callable[..., Any],
     writing: Callable[..., Any],
-    outs: tuple[str, ...],
+    outs: tuple[str | None, ...],
     inputs: Inputs,
     count: Callable[[Mapping[str, Any]], Count],
     part: Callable[[Mapping[str, Any], Any], Any] | None = None,
@@ -93,16 +93,17 @@ def with_results(
     """
 
     def traced(**named: Any) -> Any:
-        given = {}
+        given, whole = {}, dict(named)
         for i, name in enumerate(outs):
+            if name is None:
+                continue
             value = named.pop(name, None)
-            if value is not None:
+            if value is None:
+                whole.pop(name, None)
+            else:
                 given[i] = value
-        wanted = count({**named, **{outs[i]: value for i, value in given.items()}})
-        if given:
-            made = writing(**named, **{outs[i]: value for i, value in given.items()})
-        else:
-            made = functional(**named)
+        wanted = count(whole)
+        made = writing(**whole) if given else functional(**named)
         if isinstance(made, torch.Tensor):
             made = (made,)
         if part is not None:
@@ -164,7 +165,7 @@ def with_draws(
 def with_writes(
     collective: Callable[..., Any],
     written: tuple[str, ...],
-    outs: tuple[str, ...],
+    outs: tuple[str | None, ...],
     count: Callable[[Mapping[str, Any]], Count],
     returned: Callable[[Mapping[str, Any]], str] | None,
 ) -> Callable[..., Any]:
@@ -188,9 +189,9 @@ def with_writes(
         if returned is not None:
             name = returned(named)
             return named[name] if name else results[0]
-        for i, name in enumerate(outs):
-            if named.get(name) is not None:
-                results[i] = named[name]
+        for i, out in enumerate(outs):
+            if out is not None and named.get(out) is not None:
+                results[i] = named[out]
         wanted = count(named)
         number = _number(wanted)
         return _as_wanted(results[:number], wanted) if number else None

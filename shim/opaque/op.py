@@ -152,7 +152,8 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         return run_guarded
 
     op_name = _named(op)
-    out = tuple(name for name in op.out if name is not None and name in signature.parameters)
+    outs = _outs(op, signature)
+    out = tuple(filter(None, outs))
     total = op.returns.count("Tensor")
     inputs = tuple(op.inputs.items())
 
@@ -183,7 +184,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
     functional = from_signature(
         signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
-    complete = functools.partial(_complete, outs=out, inputs=inputs, total=total)
+    complete = functools.partial(_complete, outs=outs, inputs=inputs, total=total)
     varied = op.results or inputs
     traced = register(op_name, functional, complete if varied else _as_it_is)
     if not (out or varied):
@@ -199,7 +200,12 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
         mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
     count = _counting(op, signature, total)
-    return bound(with_results(traced, mutating, out, inputs, count, op.part))
+    return bound(with_results(traced, mutating, outs, inputs, count, op.part))
+
+
+def _outs(op: Op, signature: inspect.Signature) -> tuple[str | None, ...]:
+    """The outputs by the number of the result; None where this release has no such parameter."""
+    return tuple(name if name in signature.parameters else None for name in op.out)
 
 
 def _drawing(
@@ -207,7 +213,7 @@ def _drawing(
 ) -> Callable[..., Any]:
     """The op whose calls all count, and a plain one for calls that are told where to begin."""
     schema = from_signature(signature, returns=op.returns, annotations=op.annotations)
-    outs = tuple(name if name in signature.parameters else None for name in op.out)
+    outs = _outs(op, signature)
     total = op.returns.count("Tensor")
 
     def body(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,7 +266,7 @@ def _collective(
     def body(function: Callable[..., Any]) -> Callable[..., Any]:
         return _returning_written(function, total, written, outs, op.returned)
 
-    outs = tuple(name for name in op.out if name and name in signature.parameters)
+    outs = _outs(op, signature)
     traced = register(_named(op), schema, body, ordered=True)
     return with_writes(traced, written, outs, op.results or (lambda given: total), op.returned)
 
@@ -269,7 +275,7 @@ def _returning_written(
     function: Callable[..., Any],
     total: int,
     written: tuple[str, ...],
-    outs: tuple[str, ...],
+    outs: tuple[str | None, ...],
     returned: Callable[[Mapping[str, Any]], str] | None,
 ) -> Callable[..., Any]:
     """The function on copies of what it writes into; they are its last results, ``total`` first.
@@ -384,7 +390,7 @@ def _silent(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _complete(
-    function: Callable[..., Any], *, outs: tuple[str, ...], inputs: Inputs, total: int
+    function: Callable[..., Any], *, outs: tuple[str | None, ...], inputs: Inputs, total: int
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
@@ -396,14 +402,15 @@ def _complete(
         returned = function(**arguments)
         arrived = {id(value) for value in tree_leaves(arguments)}
         results = _flat(returned)
-        given = {i for i, name in enumerate(outs) if arguments.get(name) is not None}
+        given = {i: name for i, name in enumerate(outs) if name and arguments.get(name) is not None}
         there = {i for i, result in enumerate(results) if result is not None}
-        for i in given & there:
-            _deliver(results[i], arguments[outs[i]])
-        given |= {i for i, given_back in inputs if given_back(arguments) is not None}
+        for i in given.keys() & there:
+            _deliver(results[i], arguments[given[i]])
+        apart = there - given.keys()
+        apart -= {i for i, given_back in inputs if given_back(arguments) is not None}
 
         def own(i: int) -> torch.Tensor:
-            if i not in there - given:
+            if i not in apart:
                 return torch.empty(0, device=results[0].device)
             result: torch.Tensor = results[i]
             return result.clone() if id(result) in arrived else result

@@ -285,3 +285,5 @@ UNCOVERED = (
     *sparse_attention.UNCOVERED,
     *paged_attention.UNCOVERED,
 )
+
+PASSED_ON = paged_attention.PASSED_ON

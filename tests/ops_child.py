@@ -205,10 +205,10 @@ def compiled(subject: Subject, sizes: Sequence[int], out: str | None) -> Json:
     with child_side.fake_cuda():
         maker = Maker(making.fake())
         outcomes = [outcome(subject, maker, PLAIN | {"m": m, "out": out}, whole) for m in sizes]
-        named = subject.arguments(maker, PLAIN | {"out": out}).keys()
+        named = attempt(subject.arguments, maker, PLAIN | {"out": out})
     return {
         "outcomes": outcomes,
-        "outputs given": sorted(set(subject.outs.values()) & named),
+        "outputs given": sorted(set(subject.outs.values()) & named.keys()),
         "graphs": [
             [_named(node.target) for node in graph.graph.nodes if node.op.startswith("call")]
             for graph in backend.graphs

@@ -448,6 +448,8 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return _Tuner(loaded)
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
+    if isinstance(value, type) and any(_package(b) in _KERNEL_PACKAGES for b in value.__bases__):
+        return _GIVING  # such as a pointer for kernels
     if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
         return _GIVING
     if isinstance(value, type) and _RUNNER_CLASS.fullmatch(name):

@@ -311,8 +311,8 @@ UNCOVERED: tuple[Uncovered, ...] = (
     Uncovered("launch_sm110_gqa_decode_prepared", _NO_KERNELS),
     Uncovered(
         "cake_batch_context_with_kv_cache",
-        "it hands on all that it is given to trtllm_batch_context_with_kv_cache, which is an op, and "
-        "its backend of that was not tried",
+        "it hands on all that it is given to trtllm_batch_context_with_kv_cache, which is an op: "
+        "that backend of it was not tried",
     ),
     Uncovered(
         "split_varlen_input", "its result is as long as numbers say that it reads on the host"

@@ -96,17 +96,13 @@ def _do_without_a_device_guard() -> None:
     packed, copied, moved = fake.contiguous, fake.copy_, fake.cuda
 
     def getitem(self: Any, index: Any) -> Any:
-        items = _spelled_out(index, self.dim())
+        items = index if isinstance(index, tuple) else (index,)
         if self.device.type == "cuda" and isinstance(index, torch.Tensor):
             return torch.ops.aten.index.Tensor(self, [index])
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             return indexed(self, index)
-        if ... in items:
-            place = items.index(...)
-            more = self.dim() - sum(not (item is None or item is ...) for item in items)
-            items = (*items[:place], *[slice(None)] * more, *items[place + 1 :])
         result, dim = self, 0
-        for item in items:
+        for item in _spelled_out(items, self.dim()):
             if item is None:
                 result = result.unsqueeze(dim)
                 dim += 1
@@ -117,14 +113,12 @@ def _do_without_a_device_guard() -> None:
                 stop = _sym.sym_min(stop, size)
                 result = result.narrow(dim, start, _sym.sym_max(stop - start, 0))
                 dim += 1
-            elif item is None:
-                result, dim = result.unsqueeze(dim), dim + 1
             else:
                 result = result.select(dim, item)
         return result
 
     def setitem(self: Any, index: Any, value: Any) -> None:
-        items = _spelled_out(index, self.dim())
+        items = index if isinstance(index, tuple) else (index,)
         if self.device.type != "cuda" or not all(map(_is_plain, items)):
             assigned(self, index, value)
         elif isinstance(value, torch.Tensor):
@@ -153,13 +147,13 @@ def _from_front(bound: Any, size: Any) -> Any:
     return _sym.sym_max(size + bound, 0) if isinstance(bound, int) and bound < 0 else bound
 
 
-def _spelled_out(index: Any, dims: int) -> tuple[Any, ...]:
+def _spelled_out(items: tuple[Any, ...], dims: int) -> tuple[Any, ...]:
     """What an index says of each dimension, without an ellipsis."""
-    items = index if isinstance(index, tuple) else (index,)
-    at = next((i for i, item in enumerate(items) if item is ...), None)
-    if at is None:
+    if ... not in items:
         return items
-    return (*items[:at], *[slice(None)] * (dims - len(items) + 1), *items[at + 1 :])
+    at = items.index(...)
+    more = dims - sum(item is not None and item is not ... for item in items)
+    return (*items[:at], *[slice(None)] * more, *items[at + 1 :])
 
 
 def _is_plain(item: Any) -> bool:
@@ -167,4 +161,5 @@ def _is_plain(item: Any) -> bool:
         bounds = (item.start, item.stop)
         plain = (b is None or isinstance(b, int) or not (b < 0) for b in bounds)
         return item.step is None and all(plain)
-    return item is None or item is ... or (isinstance(item, int) and not isinstance(item, bool))
+    whole = isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool)
+    return item is None or item is ... or whole

@@ -116,6 +116,9 @@ class _Giving(_Nothing):
     def __call__(self, *args: object, **kwargs: object) -> Any:
         return _GIVING
 
+    def __int__(self) -> int:
+        return 0
+
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __call__
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = __call__
 

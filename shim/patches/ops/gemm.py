@@ -305,7 +305,7 @@ def _segments(make: MakeTensor, m: int) -> dict[str, Any]:
 
 
 def _segments_fake(
-    x: Any, weights: Any, weight_column_major: bool, out: Any = None, **_: Any
+    wrapper: Any, x: Any, weights: Any, weight_column_major: bool, out: Any = None, **_: Any
 ) -> Any:
     import torch
 

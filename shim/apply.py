@@ -28,32 +28,36 @@ class ForeignFunction(Exception):
 class Applied:
     """One patch in force in ``module``: ``original`` is the identical object to put back.
 
-    ``members`` is what stood in the class before, by attribute, where it is a method.
+    ``members`` is, by class and attribute, what stood there before and what does since, where it is
+    a method.
     """
 
     module: ModuleType
     finding: Finding
     original: Any
     replacement: Any
-    members: dict[str, object] = field(default_factory=dict)
+    members: dict[tuple[type, str], tuple[object, object]] = field(default_factory=dict)
 
     def put(self) -> None:
         """Let the replacement stand where the original does."""
         path = self.finding.patch.contract.function
         kind = replacing.owner(self.module, path)
         if isinstance(kind, type):
-            self.members.update(replacing.put_method(kind, self.original, self.replacement))
+            before = replacing.put_method(kind, self.original, self.replacement)
+            self.members.update({(kind, n): (old, vars(kind)[n]) for n, old in before.items()})
             method.track(kind)
         else:
             replacing.put(self.module, path, self.replacement)
 
     def withdraw(self) -> None:
-        """Put back what stood in a class. Modules are rebound, all at once."""
-        if self.members:
-            kind = replacing.owner(self.module, self.finding.patch.contract.function)
+        """Put back what stood in a class. Modules are rebound, all at once.
+
+        What a user has put over ours since stays.
+        """
+        for (kind, attribute), (before, since) in self.members.items():
             method.untrack(kind)
-            for attribute, value in self.members.items():
-                setattr(kind, attribute, value)
+            if vars(kind).get(attribute) is since:
+                setattr(kind, attribute, before)
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,8 @@ _NAMES_APART = {
         *("nvfp4_4over6_code", "nvfp4_4over6_from_code", "nvfp4_e4m3_max"),
     ),
     "tells what ran": ("*_specialized_stats",),
+    # Products with a backward of their own.
+    "serves training, where a backward follows": ("cake_grouped_det_mm", "cake_grouped_mm"),
     "names what a kernel guarantees": ("fingerprint", "class_name"),
     "runs in a backward": ("*_backward", "*_backward_*", "*_bwd", "*_bwd_*", "*_dgrad", "*_wgrad"),
 }

@@ -7,6 +7,7 @@ this is traced by Dynamo, so plain Python throughout.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -72,7 +73,7 @@ def _tensor(value: Any, function: str, name: str) -> Any:
 def _whole(value: Any, function: str, name: str) -> Any:
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
         return int(value)
     if isinstance(value, (float, *_NO_NUMBER)):
         raise TypeError(_wrong(value, function, name, "a whole number"))

@@ -49,6 +49,10 @@ class Itself:
 
 #: The text of a parameter that stands at its default: the function's own default applies then.
 AT_DEFAULT = ""
+#: The text of a dict without entries.
+_EMPTY = "{}"
+#: Beyond it not every whole number is a float.
+_EXACT = 2**53
 
 #: Where upstream's classes are defined whose objects are set up once, by all ranks, and then kept:
 #: workspaces and groups of collectives. One travels as itself, and has graphs of its own.
@@ -221,7 +225,9 @@ def _extras(parameter: inspect.Parameter) -> Carrier:
                 kinds += "t"
             elif value is None:
                 kinds += "n"
-            elif isinstance(value, (bool, int, float)):
+            elif isinstance(value, (bool, int, float)) and (
+                isinstance(value, float) or abs(value) <= _EXACT
+            ):
                 numbers.append(float(value))
                 kinds += "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f"
             else:
@@ -279,10 +285,10 @@ def _numbers(parameter: inspect.Parameter) -> Carrier:
             if isinstance(item, int) and not isinstance(item, bool):
                 item = operator.index(item)  # of a symbolic number, which ties the graph to it
             texts.append(f"{key}={item!r}")
-        return (";".join(texts),)
+        return (";".join(texts) or _EMPTY,)
 
     def decode(text: str) -> Any:
-        items = (item.partition("=") for item in text.split(";"))
+        items = (item.partition("=") for item in text.split(";") if text != _EMPTY)
         return {key: _literal(value) for key, _, value in items}
 
     part = Part(parameter.name, "str", f'"{AT_DEFAULT}"', AT_DEFAULT)
@@ -405,5 +411,6 @@ def _enum_fields(kind: type) -> dict[str, type[enum.Enum]]:
 
 
 def _literal(text: str) -> Any:
-    words = {"True": True, "False": False, "None": None}
+    words: dict[str, Any] = {"True": True, "False": False, "None": None}
+    words |= {word: float(word) for word in ("inf", "-inf", "nan")}
     return words[text] if text in words else json.loads(text.replace("'", '"'))

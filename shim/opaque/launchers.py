@@ -190,7 +190,7 @@ class _Tuner:
     difference to what is returned.
     """
 
-    #: Likewise.
+    #: In shadow nothing is tuned.
     is_tuning_mode = False
 
     def __init__(self, loaded: list[Loaded]) -> None:

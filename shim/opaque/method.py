@@ -17,6 +17,7 @@ import contextlib
 import inspect
 import itertools
 import operator
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import shadow
 from .capture import Kernels
@@ -40,13 +41,14 @@ HANDLE = "_flashinfer_shim_handle"
 _STATE = "holder_state"
 _HOLDER = "holder"
 
-_numbers = itertools.count(1)
+#: Not from one on: a graph of another process, which holds a number of its, is to find nothing.
+_numbers = itertools.count(int.from_bytes(os.urandom(7), "big"))
 #: Objects by the number in their handles; a number is never given twice.
 _holders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 #: The one that was met last in a compiled function.
 _met: Callable[[], Any] = type(None)
-#: What stood in a class before it was tracked, by attribute.
-_untracked: dict[type, dict[str, Any]] = {}
+#: Of tracked classes, by attribute: what stood there before, and what does since.
+_tracked: dict[type, dict[str, tuple[Any, Any]]] = {}
 
 
 def build(
@@ -85,21 +87,24 @@ def _traced(
 
     def needs(arguments: Mapping[str, Any]) -> tuple[shadow.Loaded, ...]:
         rest = {name: value for name, value in arguments.items() if name not in (_HOLDER, _STATE)}
-        holder = _find(op.name, arguments[_HOLDER])
+        holder = _find(op.name, kind, arguments[_HOLDER])
         return shadow.needed(lambda fakes: shadow.run_method(method, holder, fakes, call), rest)
 
     kernels = Kernels(op.name, preload=preload, needs=needs)
 
     def run(**arguments: Any) -> Any:
         arguments.pop(_STATE, None)
-        holder = _find(op.name, arguments.pop(_HOLDER))
+        holder = _find(op.name, kind, arguments.pop(_HOLDER))
         return _apart(call(method, holder, arguments), holder)
 
     def fake(**arguments: Any) -> Any:
         del arguments[_HOLDER]
         alike = _alike(kind, op.state, arguments.pop(_STATE, ""))
         if op.fake is not None:
-            return op.fake(next(alike), **arguments)
+            holder = next(alike, None)
+            if holder is None:
+                raise _gone(op.name)
+            return op.fake(holder, **arguments)
         if op.returns == "()":
             return None
         return _in_shadow(call, method, alike, arguments, kernels)
@@ -115,7 +120,7 @@ def _apart(result: Any, holder: object) -> Any:
     """
     kept = {
         value.untyped_storage()._cdata
-        for value in vars(holder).values()
+        for value in tree_leaves(list(vars(holder).values()))
         if isinstance(value, torch.Tensor)
     }
 
@@ -197,9 +202,18 @@ def _meet_traced(context: Any) -> None:
 
 def _known(holder: Any) -> None:
     global _met
-    if HANDLE not in vars(holder):
+    if not _has_its_own(holder):
         give_handle(holder)
     _met = weakref.ref(holder)
+
+
+def _has_its_own(holder: Any) -> bool:
+    """Whether the handle of ``holder`` is not one that was copied from another object."""
+    handle = vars(holder).get(HANDLE)
+    if handle is None:
+        return False
+    with _disable_current_modes():
+        return _holders.get(int(handle)) is holder
 
 
 def _state(holder: Any, names: tuple[str, ...]) -> str:
@@ -215,19 +229,26 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
     return told
 
 
-def _find(name: str, handle: torch.Tensor) -> Any:
+def _find(name: str, kind: type, handle: torch.Tensor) -> Any:
     holder = _holders.get(int(handle.item()))
-    if holder is None:
-        raise RuntimeError(
-            f"{name} runs for an object that no longer exists, or that belongs to the process "
-            "in which the graph was made"
-        )
+    if not isinstance(holder, kind):
+        raise _gone(name)
     return holder
+
+
+def _gone(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"{name} runs for an object that no longer exists, or that belongs to the process in which "
+        "the graph was made"
+    )
 
 
 def _alike(kind: type, names: tuple[str, ...], state: str) -> Iterator[Any]:
     """The objects whose results look as those of the one that is being compiled for."""
-    for holder in (_met(), *_holders.values()):
+    # All references at once: another thread may make an object meanwhile.
+    references: list[Callable[[], Any]] = [_met, *_holders.valuerefs()]
+    for reference in references:
+        holder = reference()
         if isinstance(holder, kind) and _state(holder, names) == state:
             yield holder
 
@@ -280,13 +301,13 @@ def give_handle(holder: Any) -> None:
 
 def track(kind: type) -> None:
     """Give every object of ``kind`` that is made from now on a handle, copies one of their own."""
-    if kind in _untracked:
+    if kind in _tracked:
         return
     made = kind.__init__  # type: ignore[misc]
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not _has_its_own(self):
             give_handle(self)
 
     def __getstate__(self: Any) -> dict[str, Any]:
@@ -299,15 +320,17 @@ def track(kind: type) -> None:
     __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
     __init__.__doc__ = made.__doc__
     functions = (__init__, __getstate__, __setstate__)
-    _untracked[kind] = {f.__name__: vars(kind).get(f.__name__) for f in functions}
+    _tracked[kind] = {f.__name__: (vars(kind).get(f.__name__), f) for f in functions}
     for function in functions:
         setattr(kind, function.__name__, function)
 
 
 def untrack(kind: type) -> None:
     """Undo :func:`track`. Objects keep their handles, and graphs that hold those go on."""
-    for name, value in _untracked.pop(kind, {}).items():
-        if value is None:
+    for name, (before, since) in _tracked.pop(kind, {}).items():
+        if vars(kind).get(name) is not since:
+            continue  # a user has put something over it
+        if before is None:
             delattr(kind, name)
         else:
-            setattr(kind, name, value)
+            setattr(kind, name, before)

@@ -42,6 +42,11 @@ class _Copying:
     def _attribute(self, name: str, value: Any) -> Any:
         if type(value) in (list, tuple):
             return type(value)(self._attribute(name, item) for item in value)
+        if type(value) is dict:
+            return {key: self._attribute(name, item) for key, item in value.items()}
+        if isinstance(value, types.MethodType) and keeps_state(value.__self__):
+            function = self._translate(name, value.__func__)
+            return types.MethodType(function, self.copy(value.__self__))
         return self.copy(value) if keeps_state(value) else self._translate(name, value)
 
 

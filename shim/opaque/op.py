@@ -285,7 +285,10 @@ def _returning_written(
     """
 
     def returning_written(**arguments: Any) -> Any:
-        copies = {n: _copy(arguments[n]) for n in written if arguments.get(n) is not None}
+        held = {n: arguments[n] for n in written if arguments.get(n) is not None}
+        # One tensor may be given for two parameters.
+        once = {id(tensor): _copy(tensor) for tensor in held.values()}
+        copies = {n: once[id(tensor)] for n, tensor in held.items()}
         given = {**arguments, **copies}
         result = function(**given)
         name = returned(arguments) if returned else ""
@@ -301,7 +304,7 @@ def _returning_written(
             elif any(each is argument for argument in arguments.values()):
                 results[i] = _copy(each)  # an op may not return its input
         results[total:] = [copies.get(name) for name in written]
-        one = next(value for value in arguments.values() if isinstance(value, torch.Tensor))
+        one = next(v for v in tree_leaves(arguments) if isinstance(v, torch.Tensor))
         made = tuple(one.new_empty(0) if each is None else each for each in results)
         return made[0] if len(made) == 1 else made
 

@@ -465,4 +465,4 @@ def _is_upstream(module: str | None) -> bool:
     return (module or "").partition(".")[0] == _UPSTREAM
 
 
-__all__ = ["Loaded", "UnknownLauncher", "run"]
+__all__ = ["Loaded", "UnknownLauncher", "loads", "needed", "run", "run_method"]

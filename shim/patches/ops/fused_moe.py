@@ -524,17 +524,6 @@ def _alpha_routed(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
-def _frost(make: MakeTensor, m: int) -> dict[str, Any]:
-    return {
-        "grouped_tokens": make(m, _HIDDEN),
-        "gate_weights": make(_EXPERTS, _INNER, _HIDDEN),
-        "up_weights": make(_EXPERTS, _INNER, _HIDDEN),
-        "first_token_offset": make(_EXPERTS + 1, dtype="int32"),
-        "scale": make(1, dtype=_SCALE),
-        "workspace": make(1 << 20, dtype="uint8"),
-    }
-
-
 _SM12X = ("fp8", "mxfp8_mxfp4")
 _CUTE: dict[str, Any] = {"out": ("moe_output",), "requires": ("cutlass", "triton")}
 

@@ -738,13 +738,9 @@ TRACES = (
     Traces("convert_sf_from_mma_layout", _tiled),
 )
 
-_TRAINS = "it belongs to training: an op would lose its backward"
-
 _CAKE = "flashinfer.experimental.cake"
 
 UNCOVERED = (
-    Uncovered("cake_grouped_det_mm", _TRAINS),
-    Uncovered("cake_grouped_mm", _TRAINS, f"{_CAKE}.grouped_mm"),
     Uncovered("kimi_k3_fp8_projection", "it takes weights as an object of a class of its own"),
     Uncovered("stepfun_moe", "it takes a plan of a class of its own", f"{_CAKE}_stepfun_moe"),
     *(

@@ -549,6 +549,7 @@ OPS: tuple[Op, ...] = (
         mutates=("state",),
         out=("output",),
         capability=_SM100,
+        newest=(10, 3),
         module="flashinfer.kda_decode",
     ),
     *(

@@ -724,7 +724,7 @@ _LAUNCH = "it returns the numbers by which it was launched, in a dict"
 UNCOVERED: tuple[Uncovered, ...] = (
     Uncovered(
         "bsa_attn_sm100_blk64_fwd",
-        "in 0.6.18 an extension of torch's makes what it returns",
+        "in some releases an extension of torch's makes what it returns",
     ),
     Uncovered(
         "bsa_attn_sm100_blk128_fwd", "it needs quack-kernels, which FlashInfer does not install"

@@ -115,7 +115,7 @@ class World:
                 return None  # it is tried there
         return Plan(
             module=row.module,
-            sizes=SIZES if full else SIZES[:3],
+            sizes=(SIZES if IS_WHOLE else SIZES[1:6]) if full else SIZES[:3],
             every=1 if full else 3,
             outputs=full,
             opcheck=(full or IS_WHOLE)
@@ -156,7 +156,7 @@ WORLDS = tuple(
     or str(world)
     in (
         *("0.5.0", "0.6.3", "0.6.13+cute", "0.6.18.post1+cute", "0.7.4"),
-        *("0.7.4-sm9.0a", "0.7.4-sm12.0f", "0.7.4+cute-sm12.0f"),
+        *("0.7.4-sm9.0a", "0.7.4-sm12.0f"),
     )
 )
 

@@ -137,7 +137,7 @@ def only_default(parameter: inspect.Parameter) -> Carrier:
         if value is parameter.default:
             return ()
         raise TypeError(
-            f"{parameter.name}={value} cannot be carried into a compiled graph: "
+            f"{parameter.name}={_shown(value)} cannot be carried into a compiled graph: "
             "leave it at its default there"
         )
 
@@ -232,7 +232,7 @@ def _extras(parameter: inspect.Parameter) -> Carrier:
                 kinds += "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f"
             else:
                 raise TypeError(
-                    f"{name} holds {value}, which cannot be carried into a compiled graph"
+                    f"{name} holds {_shown(value)}, which cannot be carried into a compiled graph"
                 )
         return (tensors, numbers, kinds) if kinds else (None, None, "")
 
@@ -280,7 +280,8 @@ def _numbers(parameter: inspect.Parameter) -> Carrier:
         for key, item in value.items():
             if not (item is None or isinstance(item, (bool, int, float))):
                 raise TypeError(
-                    f"{parameter.name}[{key!r}]={item} cannot be carried into a compiled graph"
+                    f"{parameter.name}[{key!r}]={_shown(item)} cannot be carried into a compiled "
+                    "graph"
                 )
             if isinstance(item, int) and not isinstance(item, bool):
                 item = operator.index(item)  # of a symbolic number, which ties the graph to it
@@ -314,7 +315,7 @@ def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
             return (None,) * len(parts)
         if not isinstance(value, kind):
             raise TypeError(
-                f"{parameter.name}={value} cannot be carried into a compiled graph: "
+                f"{parameter.name}={_shown(value)} cannot be carried into a compiled graph: "
                 f"expected {kind.__name__}"
             )
         return tuple([getattr(value, field) for field in kind._fields])
@@ -338,7 +339,7 @@ def _constant(
             return (_NONE,)
         if not isinstance(value, kind):
             raise TypeError(
-                f"{parameter.name}={value} cannot be carried into a compiled graph: "
+                f"{parameter.name}={_shown(value)} cannot be carried into a compiled graph: "
                 f"expected {expected}"
             )
         return (write(value),)
@@ -408,6 +409,11 @@ def _enum_fields(kind: type) -> dict[str, type[enum.Enum]]:
             if isinstance(candidate, type) and issubclass(candidate, enum.Enum):
                 found[name] = candidate
     return found
+
+
+def _shown(value: Any) -> Any:
+    """What a message says of a value. Of a tensor Dynamo has no text."""
+    return type(value).__name__ if isinstance(value, torch.Tensor) else value
 
 
 def _literal(text: str) -> Any:

@@ -294,8 +294,9 @@ IDENTITY = (
     + """
     import copy, pickle, types
     import flashinfer
+    from shim.opaque.identity import original_of
     f = fp4_quantize
-    original = f.__wrapped__
+    original = original_of(f)
     print(json.dumps(dict(
         function=type(f) is types.FunctionType,
         name=(f.__name__, f.__qualname__, f.__module__) ==

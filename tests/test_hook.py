@@ -68,12 +68,14 @@ def test_no_reference_to_an_original_is_left_in_any_flashinfer_module(
         """
         import json, sys
         import flashinfer, shim
+        from shim.opaque.identity import original_of
+        from shim.replacing import resolve
         ours = [
-            getattr(sys.modules[module], function)
+            resolve(sys.modules[module], function)
             for record in shim.status() if record.verdict == "applied"
-            for module, function in [record.target.split(":")]
+            for module, function in [record.target.split(":")] if "." not in function
         ]
-        originals = [f.__flashinfer_shim_replaces__ for f in ours]
+        originals = [original_of(f) or f.__wrapped__ for f in ours]
         held = lambda wanted: [
             f"{name}.{key}" for name, module in list(sys.modules.items())
             if name.startswith("flashinfer")
@@ -345,6 +347,7 @@ def test_a_module_is_patched_wholly_or_not_at_all(run_child: RunChild) -> None:
         """
         import json, sys, types
         import shim.replacing, shim.hook
+        from shim.opaque.identity import original_of
         put = shim.replacing.put
         def failing(module, path, replacement):
             put(module, path, replacement)
@@ -356,7 +359,7 @@ def test_a_module_is_patched_wholly_or_not_at_all(run_child: RunChild) -> None:
             f"{name}.{key}" for name, module in list(sys.modules.items())
             if name.startswith("flashinfer")
             for key, value in list(vars(module).items())
-            if hasattr(value, "__flashinfer_shim_replaces__")
+            if original_of(value) is not None
             and value.__module__ == "flashinfer.fp4_quantization"
         ]
         print(json.dumps([left, {r.patch: [str(r.verdict), r.target] for r in shim.status()}]))
@@ -416,8 +419,9 @@ def test_ten_patched_functions_compiled_one_by_one_do_not_reach_the_recompile_li
         from shim.proof.making import fake
         import flashinfer
         functions = {{
-            r.patch: getattr(sys.modules[r.target.partition(":")[0]], r.patch)
-            for r in shim.status() if r.patch in OPS and r.verdict == "applied"
+            r.patch: getattr(sys.modules[r.target.partition(":")[0]], OPS[r.patch].path)
+            for r in shim.status()
+            if r.patch in OPS and r.verdict == "applied" and not OPS[r.patch].owner
         }}
         chosen = list(functions)[:10]
         errors = {{}}

@@ -89,6 +89,12 @@ class World:
     @functools.cached_property
     def ops(self) -> Mapping[str, Plan]:
         """The functions' ops that the release has, and what is asked of each."""
+        plans = {name: self._plan(name, row) for name, row in self.rows.items()}
+        return {name: plan for name, plan in plans.items() if plan}
+
+    @functools.cached_property
+    def rows(self) -> Mapping[str, Row]:
+        """What is known of the functions' ops that the release has."""
         rows = {
             name: _row(name, self.release)
             for name, op in OPS.items()
@@ -97,8 +103,7 @@ class World:
         found = {name: row for name, row in rows.items() if row is not None}
         if not self.packages:
             found = {n: row for n, row in found.items() if not self._needs_packages(n, row.module)}
-        plans = {name: self._plan(name, row) for name, row in found.items()}
-        return {name: plan for name, plan in plans.items() if plan}
+        return found
 
     def _plan(self, op: str, row: Row) -> Plan | None:
         tried = [

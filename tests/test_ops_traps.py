@@ -13,15 +13,18 @@ from typing import Any
 
 import ops_cases
 import pytest
-from ops_cases import Json, World
+from ops_cases import Json, Plan, World
 
-from shim.patches.ops import OPS
+from shim.patches.ops import FAMILIES, OPS
 
 Ask = Callable[..., Json]
 
 OLD, NEW = World("0.6.3", packages=False), World("0.7.4", packages=False)
 #: The first release with every function whose number of results depends on a flag.
 FLAGS = World("0.6.13", packages=True)
+
+#: The families whose functions the traps were found in.
+TRIED = ("quantization", "norm", "activation", "rope", "page")
 
 ALL_TRAPS = {
     OLD: "identity checks outputs devices scales aliases opinions parts_of_one_tensor inductor",
@@ -47,12 +50,18 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
 
 
 def _run(world: World, traps: str, scratch: Path, **env: str) -> Json:
-    request = {
-        "ops": {name: asdict(plan) for name, plan in world.ops.items()},
-        "traps": traps.split(),
-    }
+    request = {"ops": _asked(world), "traps": traps.split()}
     found: Json = ops_cases.run("ops_traps_child.py", [], request, world, scratch, env=env).json
     return found
+
+
+def _asked(world: World) -> Json:
+    tried = {op.name for family in TRIED for op in FAMILIES[family]}
+    return {
+        name: asdict(Plan(row.module, sizes=(32,), every=1, outputs=True, opcheck=False))
+        for name, row in world.rows.items()
+        if name in tried
+    }
 
 
 def _answer(answers: Json, trap: str) -> Any:
@@ -93,7 +102,7 @@ def test_4_inductor_keeps_what_ops_write_and_the_strides_they_return(
 ) -> None:
     found = ask(world, "inductor")
     assert found["differ"] == []
-    assert found["ops"] > 0.8 * len(world.ops)
+    assert found["ops"] > 0.8 * len(_asked(world))
 
 
 def test_6_a_flag_that_decides_how_many_results_there_are_decides_it_compiled(ask: Ask) -> None:

@@ -120,7 +120,7 @@ class World:
                 return None  # it is tried there
         return Plan(
             module=row.module,
-            sizes=(SIZES if IS_WHOLE else SIZES[1:6]) if full else SIZES[:3],
+            sizes=SIZES if full and IS_WHOLE else SIZES[1:4],
             every=1 if full else 3,
             outputs=full,
             opcheck=(full or IS_WHOLE)

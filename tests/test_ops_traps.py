@@ -1,7 +1,7 @@
 """Where releases and functions differ in ways that a shim falls over, one test each.
 
 The numbers are those of the list of traps that was made from upstream's sources. 5, random numbers
-drawn on the host, concerns functions that have no op.
+drawn on the host, is in test_drawing.
 """
 
 from __future__ import annotations

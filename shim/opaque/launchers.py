@@ -451,12 +451,8 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return _Tuner(loaded)
     if type(value).__name__ in _PROGRAMS:
         return _Program(value, loaded)
-    if isinstance(value, type) and any(_package(b) in _KERNEL_PACKAGES for b in value.__bases__):
-        return _GIVING  # such as a pointer for kernels
-    if isinstance(value, type) and _KERNEL_CLASS.fullmatch(name):
-        return _GIVING
-    if isinstance(value, type) and _RUNNER_CLASS.fullmatch(name):
-        return _IntoLast
+    if isinstance(value, type):
+        return _class_stand_in(name, value)
     if not isinstance(value, (types.FunctionType, functools._lru_cache_wrapper)):
         return None
     if _SPEC_MAKER.fullmatch(name):
@@ -469,6 +465,13 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
     if cached and _KERNEL_GETTER.fullmatch(name):
         return _recording(value, loaded, lambda *args, **kwargs: _gotten(value))
     return _GIVING_NOTHING if _MODULE_LOADER.fullmatch(name) else None
+
+
+def _class_stand_in(name: str, value: type) -> Any | None:
+    for_kernels = any(_package(base) in _KERNEL_PACKAGES for base in value.__bases__)
+    if for_kernels or _KERNEL_CLASS.fullmatch(name):
+        return _GIVING
+    return _IntoLast if _RUNNER_CLASS.fullmatch(name) else None
 
 
 def _choosing(chooser: Callable[..., Any]) -> Callable[..., Any]:

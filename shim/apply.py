@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable
@@ -125,7 +126,7 @@ def _check_origin(live: Any, finding: Finding) -> None:
     Every layer counts: a user's wrapper around the function may return something else, and to
     patch it would take the wrapper away, or give its results the fake of the function within.
     """
-    package = Path(sys.modules["flashinfer"].__path__[0])
+    package = str(sys.modules["flashinfer"].__path__[0])
     layer, code = live, None
     while layer is not None:
         code = getattr(layer, "__code__", None)
@@ -139,7 +140,7 @@ def _check_origin(live: Any, finding: Finding) -> None:
         facts is None
         or code is None
         or not _same_file(code.co_filename, facts.path)
-        or not facts.first_line <= code.co_firstlineno <= facts.last_line
+        or not facts.defines(code.co_name, code.co_firstlineno)
     ):
         raise ForeignFunction(f"{finding.target} has been replaced by {_where(live)}")
 
@@ -151,7 +152,8 @@ def _where(function: Any) -> str:
     return f"the function of {code.co_filename}:{code.co_firstlineno}"
 
 
-def _within(file: str, directory: Path) -> bool:
+@functools.cache
+def _within(file: str, directory: str) -> bool:
     # As written, or as resolved: some installers link every file or folder to a cache.
     return any(
         Path(path(file)).is_relative_to(path(directory))
@@ -160,7 +162,7 @@ def _within(file: str, directory: Path) -> bool:
 
 
 def _is_torch(file: str) -> bool:
-    return _within(file, Path(torch.__file__).parent)  # a layer of torch.compiler.disable
+    return _within(file, os.path.dirname(torch.__file__))  # a layer of torch.compiler.disable
 
 
 def _deprecates(file: str) -> bool:
@@ -168,6 +170,7 @@ def _deprecates(file: str) -> bool:
     return os.path.basename(file) in ("typing_extensions.py", "warnings.py", "_py_warnings.py")
 
 
+@functools.cache
 def _same_file(one: str, other: os.PathLike[str]) -> bool:
     try:
         return os.path.samefile(one, other)

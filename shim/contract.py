@@ -28,6 +28,11 @@ DISABLING = frozenset(
 _version = functools.cache(Version)
 
 
+@functools.cache
+def _public(version: Version) -> Version:
+    return Version(version.public)
+
+
 @dataclass(frozen=True)
 class Row:
     """One run of consecutive releases in which a function stays as it is.
@@ -51,8 +56,7 @@ class Row:
 
     def covers(self, version: Version) -> bool:
         """Whether ``version`` (without its local part) lies in the run."""
-        public = _version(version.public)
-        return _version(self.since) <= public <= _version(self.until)
+        return _version(self.since) <= _public(version) <= _version(self.until)
 
 
 @dataclass(frozen=True)

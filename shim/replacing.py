@@ -79,10 +79,12 @@ def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> 
     # The old objects stay in the table, so that their ids are not given away meanwhile.
     table = {id(old): (old, new) for old, new in pairs}
     changed = 0
-    modules = list(sys.modules.items())
-    begun = next((i for i, (name, _) in enumerate(modules) if name == since), 0)
-    for _, module in modules[begun:]:
+    for module in _modules(since):
         namespace = _namespace(module)
+        # Nearly all namespaces hold nothing of it, and FlashInfer's import waits for us.
+        values = list(namespace.values())
+        if table.keys().isdisjoint(map(id, values)) and functools.partial not in map(type, values):
+            continue
         for attribute, value in list(namespace.items()):
             found = table.get(id(value))
             if found is not None:
@@ -94,6 +96,16 @@ def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> 
                 value.__setstate__(state)  # type: ignore[attr-defined]
                 changed += 1
     return changed
+
+
+def _modules(since: str | None) -> list[object]:
+    """All modules whose import began with that of ``since`` or later; all, where it is unknown."""
+    modules: list[object] = []
+    for name, module in reversed(list(sys.modules.items())):
+        modules.append(module)
+        if name == since:
+            break
+    return modules
 
 
 def _namespace(module: object) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import os
 import re
 import tokenize
@@ -135,28 +136,34 @@ class FunctionFacts:
         module: dotted module name.
         name: the function's name.
         path: file that holds it.
-        first_line, last_line: its lines, decorators included, counted from 1.
         signature: parameters and defaults without annotations, as ``ast.unparse`` writes them.
-        decorators: dotted names of its decorators, outermost first.
-        names: every identifier and attribute name that its body mentions.
         digest: 12 hex digits over the text of its body and of the contract's companions,
             docstrings and decorators left out.
         source: 12 hex digits over its whole text.
-        released: its whole text is one that was given as known; ``decorators`` and ``names`` are
-            not filled in then.
+        decorators: dotted names of its decorators, outermost first.
+        names: every identifier and attribute name that its body mentions.
+        first_line, last_line: its lines, decorators included, counted from 1.
+        released: its whole text, or its file, is known; ``decorators`` and ``names`` are not
+            filled in then, and of a known file the lines are not either.
     """
 
     module: str
     name: str
     path: Path
-    first_line: int
-    last_line: int
     signature: str
-    decorators: tuple[str, ...]
-    names: frozenset[str]
     digest: str
     source: str
+    decorators: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    first_line: int = 0
+    last_line: int = 0
     released: bool = False
+
+    def defines(self, name: str, line: int) -> bool:
+        """Whether a function called ``name`` whose code begins on ``line`` of the file is this."""
+        if self.last_line:
+            return self.first_line <= line <= self.last_line
+        return name == self.name.rpartition(".")[2]
 
 
 class Sources:
@@ -168,7 +175,26 @@ class Sources:
 
     def __init__(self, package: Path) -> None:
         self._package = package
+        self._files: dict[str, tuple[Path, bytes] | None] = {}
+        self._digests: dict[str, str] = {}
         self._texts: dict[str, _Text | None] = {}
+
+    def digest(self, module: str) -> str:
+        """16 hex digits over the whole file of ``module``, empty where there is no such file."""
+        if module not in self._digests:
+            file = self._file(module)
+            self._digests[module] = hashlib.sha256(file[1]).hexdigest()[:16] if file else ""
+        return self._digests[module]
+
+    def path(self, module: str) -> Path | None:
+        """The file of ``module``, None where there is no such file or it cannot be read."""
+        file = self._file(module)
+        return None if file is None else file[0]
+
+    def _file(self, module: str) -> tuple[Path, bytes] | None:
+        if module not in self._files:
+            self._files[module] = _contents(module_path(self._package, module))
+        return self._files[module]
 
     def facts(
         self,
@@ -189,7 +215,8 @@ class Sources:
                 many, and FlashInfer's import waits for us.
         """
         if module not in self._texts:
-            self._texts[module] = _Text.read(module_path(self._package, module))
+            file = self._file(module)
+            self._texts[module] = None if file is None else _Text.decode(*file)
         text = self._texts[module]
         block = text.block(name) if text else None
         if text is None or block is None:
@@ -199,13 +226,11 @@ class Sources:
             module=module,
             name=name,
             path=text.path,
-            first_line=first,
-            last_line=first + source.count("\n"),
             signature="",
-            decorators=(),
-            names=frozenset(),
             digest="",
             source=_hash(source),
+            first_line=first,
+            last_line=first + source.count("\n"),
         )
         if facts.source in known:
             signature, digest = known[facts.source]
@@ -255,15 +280,14 @@ class _Text:
         self._offsets = {match[1]: match.start() for match in _DEFINITION.finditer(text)}
 
     @classmethod
-    def read(cls, path: Path | None) -> _Text | None:
+    def decode(cls, path: Path, contents: bytes) -> _Text | None:
         """The text of a file as the interpreter decodes it, None where it cannot."""
         try:
-            if path is not None:
-                with tokenize.open(path) as stream:
-                    return cls(path, stream.read())
-        except (OSError, SyntaxError, UnicodeDecodeError):
-            pass
-        return None
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(contents).readline)
+            text = io.TextIOWrapper(io.BytesIO(contents), encoding).read()
+        except (SyntaxError, UnicodeDecodeError):
+            return None
+        return cls(path, text)
 
     def block(self, name: str) -> tuple[int, str] | None:
         """First line number and text of ``def name`` at the left margin, decorators included.
@@ -310,6 +334,13 @@ class _Text:
 
 
 _DEFINITION = re.compile(r"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)[ \t]*[(:]", re.MULTILINE)
+
+
+def _contents(path: Path | None) -> tuple[Path, bytes] | None:
+    try:
+        return None if path is None else (path, path.read_bytes())
+    except OSError:
+        return None
 
 
 def _hash(text: str) -> str:

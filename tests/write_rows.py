@@ -1,5 +1,7 @@
 """Writes shim/patches/rows.json: for each declared op, the runs of releases that agree on it.
 
+And ``files.json`` beside it, with the files that hold the functions of all patches.
+
     python tests/write_rows.py        # fetches every tested release
 
 A row changes only where a release changes the function; a new release mostly moves ``until``.
@@ -12,7 +14,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -20,8 +22,12 @@ import releases
 
 sys.path.append(str(releases.ROOT))
 
+from packaging.version import Version
+
+from shim.contract import Contract
 from shim.opaque.declare import Op
-from shim.patches import RELEASES
+from shim.patches import PATCHES, RELEASES, op_contracts
+from shim.patches.files import FILES
 from shim.patches.op_contracts import ROWS
 from shim.patches.ops import OPS
 from shim.upstream import FunctionFacts, Sources
@@ -77,6 +83,42 @@ def find(
     return sources.facts(found[0], name) if found else None
 
 
+def runs_of_files(releases_of: Mapping[str, Collection[str]]) -> dict[str, list[list[str]]]:
+    """By module, the runs of releases in which its file stays as it is: first, last, digest.
+
+    Args:
+        releases_of: by module, the releases in which it holds a function of a patch.
+    """
+    found: dict[str, list[list[str]]] = {}
+    for module, wanted in sorted(releases_of.items()):
+        runs = found[module] = []
+        for release in filter(wanted.__contains__, RELEASES):
+            digest = Sources(releases.path(release) / "flashinfer").digest(module)
+            if runs and runs[-1][2] == digest:
+                runs[-1][1] = release
+            else:
+                runs.append([release, release, digest])
+    return found
+
+
+def homes(contracts: Iterable[Contract]) -> dict[str, set[str]]:
+    """By module, the releases in which it holds a function of a contract."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for contract in contracts:
+        for release in RELEASES:
+            row = contract.row_for(Version(release))
+            if row is not None:
+                found[row.module].add(release)
+    return found
+
+
+def write(path: Path, told: object) -> None:
+    """Write all of a file, or nothing."""
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    written.replace(path)
+
+
 def main() -> None:
     rows: dict[str, list[dict[str, str]]] = {name: [] for name in sorted(OPS)}
     for release in RELEASES:
@@ -100,9 +142,10 @@ def main() -> None:
     absent = ", ".join(name for name, runs in rows.items() if not runs)
     if absent:
         raise SystemExit(f"no release has {absent}")
-    written = ROWS.with_suffix(".new")
-    written.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    written.replace(ROWS)
+    write(ROWS, rows)
+    by_hand = [patch.contract for patch in PATCHES if patch.name not in OPS]
+    declared = [op_contracts.contract(op, rows[op.name]) for op in OPS.values()]
+    write(FILES, runs_of_files(homes([*by_hand, *declared])))
 
 
 if __name__ == "__main__":

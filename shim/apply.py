@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import replacing
-from .opaque import method
+from .opaque import tracking
 from .opaque.identity import original_of, without_disable
 from .patches import Site
 from .settings import Settings
@@ -46,7 +46,7 @@ class Applied:
         if isinstance(kind, type):
             before = replacing.put_method(kind, self.original, self.replacement)
             self.members.update({(kind, n): (old, vars(kind)[n]) for n, old in before.items()})
-            method.track(kind)
+            tracking.track(kind)
         else:
             replacing.put(self.module, path, self.replacement)
 
@@ -56,7 +56,7 @@ class Applied:
         What a user has put over ours since stays.
         """
         for (kind, attribute), (before, since) in self.members.items():
-            method.untrack(kind)
+            tracking.untrack(kind)
             if vars(kind).get(attribute) is since:
                 setattr(kind, attribute, before)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import Version
 
@@ -33,8 +33,7 @@ def _public(version: Version) -> Version:
     return Version(version.public)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One run of consecutive releases in which a function stays as it is.
 
     Attributes:
@@ -51,15 +50,15 @@ class Row:
     module: str
     signature: str
     digest: str
-    traits: Any = None
     source: str = ""
+    traits: Any = None
 
     def covers(self, version: Version) -> bool:
         """Whether ``version`` (without its local part) lies in the run."""
         return _version(self.since) <= _public(version) <= _version(self.until)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contract:
     """What a patch was written for.
 
@@ -77,6 +76,7 @@ class Contract:
     fixed: Callable[[FunctionFacts], bool]
     faulty: Callable[[FunctionFacts], bool]
 
+    @functools.cache  # noqa: B019  (contracts live as long as the process)
     def row_for(self, version: Version | None) -> Row | None:
         """The row whose run covers ``version``."""
         if version is None:

@@ -31,6 +31,9 @@ _NOTHING_KNOWN: Mapping[str, tuple[str, str]] = {}
 _BUILD_META = re.compile(r"^__version__\s*(?::\s*str\s*)?=\s*[\"']([^\"']+)[\"']", re.MULTILINE)
 
 
+_HEADER = re.compile(r"^(Name|Version)[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class Installed:
     """The FlashInfer that an import would give.
@@ -88,15 +91,28 @@ def distribution_version(name: str, search_path: Sequence[str]) -> str | None:
     )
     distributions: Iterable[Distribution] = MetadataPathFinder().find_distributions(context)
     for distribution in distributions:
-        # An interrupted upgrade leaves a dist-info without METADATA, or with half of one. Readers
-        # of metadata differ between their releases in what they raise then; it states nothing.
-        try:
-            stated, version = distribution.metadata["Name"], distribution.metadata["Version"]
-        except Exception:
-            continue
-        if stated and version and canonicalize_name(stated) == canonicalize_name(name):
-            return str(version)
+        # An interrupted upgrade leaves a dist-info without METADATA, or with half of one; it states
+        # nothing then.
+        stated = _headers(distribution)
+        if canonicalize_name(stated.get("Name", "")) == canonicalize_name(name):
+            version = stated.get("Version")
+            if version:
+                return version
     return None
+
+
+def _headers(distribution: Distribution) -> Mapping[str, str]:
+    """What the metadata of a distribution state of themselves, by name of the header.
+
+    Not by ``Distribution.metadata``, which reads the description, too, a long text, and differs
+    between its releases in what it raises.
+    """
+    try:
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    except Exception:
+        return {}
+    headers, _, _ = text.replace("\r\n", "\n").partition("\n\n")
+    return dict(_HEADER.findall(headers))
 
 
 def _module_version(package: Path) -> str | None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from shim.contract import Row
-from shim.patches.op_contracts import contract
+from shim.patches import PATCHES
 from shim.patches.ops import OPS
 
 Json = dict[str, Any]
@@ -137,9 +137,13 @@ class World:
         )
 
 
+#: Of declared ops.
+CONTRACTS = {patch.name: patch.contract for patch in PATCHES if patch.name in OPS}
+
+
 def _row(op: str, release: str) -> Row | None:
     version = Version(release)
-    return next((row for row in contract(OPS[op]).rows if row.covers(version)), None)
+    return CONTRACTS[op].row_for(version)
 
 
 _WHOLE = (

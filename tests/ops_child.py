@@ -387,7 +387,7 @@ def on_the_device(function: Function) -> Function:
 
 def run_ops_on_the_device() -> None:
     """Let our ops, called by whatever a compiler made, take CPU tensors for tensors on a GPU."""
-    for name in later.promised():
+    for name in later.all_promised():
         getattr(torch.ops.flashinfer_shim, name, None)  # not each has the op that writes
     for key, body in registry._bodies.items():
         registry._bodies[key] = dataclasses.replace(

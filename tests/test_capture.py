@@ -78,7 +78,7 @@ GUARD = (
     PRELUDE
     + """
     import types
-    from shim.opaque import method
+    from shim.opaque import method, tracking
     from shim.opaque.op import Op, build
 
     toy = sys.modules["flashinfer.toy"] = types.ModuleType("flashinfer.toy")
@@ -130,8 +130,8 @@ GUARD = (
     wrapper, other = toy.Wrapper(), toy.Wrapper()
     for made, dtype in ((wrapper, torch.float32), (other, torch.int8)):
         made.plan(dtype)
-        method.give_handle(made)
-    handle = lambda made: getattr(made, method.HANDLE)
+        tracking.give_handle(made)
+    handle = lambda made: getattr(made, tracking.HANDLE)
     answers["of a method"] = [
         captured(lambda: run(handle(made), "", x)) for made in (wrapper, other)]
     print(json.dumps(answers))

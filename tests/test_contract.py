@@ -13,7 +13,7 @@ from shim.contract import Contract, Judgement, judge
 from shim.ledger import Verdict
 from shim.patches import PATCHES, RELEASES, Patch
 from shim.survey import survey
-from shim.upstream import FunctionFacts, Installed, function_facts, installed
+from shim.upstream import FunctionFacts, Installed, Sources, function_facts, installed
 
 HERE = Path("/nowhere/flashinfer")
 FP4 = next(patch.contract for patch in PATCHES if patch.name == "fp4_quantize")
@@ -32,13 +32,12 @@ def the_facts(contract: Contract, version: str) -> FunctionFacts:
         row.module,
         contract.function,
         HERE / "x.py",
-        1,
-        2,
         row.signature,
-        (),
-        frozenset(names),
         row.digest,
         row.source,
+        names=frozenset(names),
+        first_line=1,
+        last_line=2,
     )
 
 
@@ -61,6 +60,26 @@ def test_every_real_release_is_recognised_by_its_code(each_release: str) -> None
             assert judgement.verdict is Verdict.NOT_NEEDED, (finding.patch.name, judgement)
             assert judgement.reason == f"release {each_release} has no such function"
             assert not defined_anywhere(each_release, contract), finding.patch.name
+
+
+def test_a_known_file_is_told_as_its_functions_are_one_by_one(each_release: str) -> None:
+    package = releases.path(each_release) / "flashinfer"
+    _, findings = survey(package, [], "tested")
+    sources = Sources(package)
+    for finding in findings:
+        row, facts = finding.judgement.row, finding.facts
+        if facts is None or row is None:
+            continue
+        assert facts.last_line == 0, (
+            f"{finding.target} was looked for, its file is not in files.json"
+        )
+        contract = finding.patch.contract
+        alone = sources.facts(row.module, contract.function, contract.companions)
+        assert alone is not None
+        assert (facts.module, facts.name, facts.path) == (alone.module, alone.name, alone.path)
+        assert facts.signature in ("", alone.signature)
+        assert facts.digest == alone.digest
+        assert facts.source in ("", alone.source)
 
 
 def defined_anywhere(release: str, contract: Contract) -> list[str]:

@@ -60,7 +60,7 @@ CHILD = f"""
     from child_side import Counting, error_of
     import torch
     from shim import replacing
-    from shim.opaque import method
+    from shim.opaque import method, tracking
     from shim.opaque.declare import Op
 
     toy = sys.modules["toy"] = types.ModuleType("flashinfer.toy")
@@ -78,7 +78,7 @@ CHILD = f"""
         original = vars(Wrapper)[name]
         built = method.build(op, Wrapper, original, release="1.0", preload=False)
         stood.update(replacing.put_method(Wrapper, original, built))
-    method.track(Wrapper)
+    tracking.track(Wrapper)
 
     q, cache = torch.randn(4, 8), torch.randn(3)
     answers = {{}}
@@ -168,7 +168,7 @@ CHILD = f"""
     exported = torch.export.export(Layer(planned(1.0)), (q, cache), strict=True).module()
     answers["whose object is gone"] = error_of(lambda: exported(q, cache))
 
-    method.untrack(Wrapper)
+    tracking.untrack(Wrapper)
     for name, value in stood.items():
         setattr(Wrapper, name, value)
     answers["put back"] = dict(vars(Wrapper)) == before

@@ -342,7 +342,7 @@ LOGGING = f"""
     pretend()
     import torch
     import flashinfer
-    from shim.opaque import method
+    from shim.opaque import method, tracking
     from shim.opaque.op import Op, build
 
     toy = sys.modules["flashinfer.toy"] = types.ModuleType("flashinfer.toy")
@@ -352,7 +352,7 @@ LOGGING = f"""
     run = method.build(
         declare("ToyWrapper.run"), toy.ToyWrapper, toy.ToyWrapper.run, release="1.0", preload=False)
     wrapper, x = toy.ToyWrapper(), torch.ones(3, 4)
-    method.give_handle(wrapper)
+    tracking.give_handle(wrapper)
 
     def told():
         log = Path(os.environ["FLASHINFER_LOGDEST"])

@@ -18,7 +18,6 @@ import releases
 from conftest import RunChild
 from packaging.version import Version
 
-from shim.patches.op_contracts import contract
 from shim.patches.ops import OPS
 
 CHILD = Path(__file__).with_name("wrappers_child.py")
@@ -61,7 +60,9 @@ def asked(release: str, arch: str = "") -> list[tuple[str, dict[str, Any]]]:
     names = [
         name
         for name, op in OPS.items()
-        if op.owner and bool(op.arch or op.requires) == bool(arch) and contract(op).row_for(version)
+        if op.owner
+        and bool(op.arch or op.requires) == bool(arch)
+        and ops_cases.CONTRACTS[name].row_for(version)
     ]
     if arch:
         names = [n for n in names if (OPS[n].arch or "10.0") == arch.rstrip("af")]

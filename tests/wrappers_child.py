@@ -138,7 +138,7 @@ def on_the_device(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def run_ops_on_the_device() -> None:
     """Likewise for our ops, called by what a compiler made."""
-    for name in later.promised():
+    for name in later.all_promised():
         getattr(torch.ops.flashinfer_shim, name, None)  # not each has the op that writes
     for key, body in registry._bodies.items():
         registry._bodies[key] = dataclasses.replace(body, run=on_the_device(body.run))

@@ -24,12 +24,12 @@ sys.path.append(str(releases.ROOT))
 
 from packaging.version import Version
 
-from shim.contract import Contract
+from shim.contract import Contract, Row
 from shim.opaque.declare import Op
-from shim.patches import PATCHES, RELEASES, op_contracts
+from shim.patches import PATCHES, RELEASES
 from shim.patches.files import FILES
-from shim.patches.op_contracts import ROWS
-from shim.patches.ops import OPS
+from shim.patches.op_contracts import ROWS, contract
+from shim.patches.ops import FAMILIES, OPS
 from shim.upstream import FunctionFacts, Sources
 
 #: Where functions of the same names live that are not the ones that users call.
@@ -104,9 +104,9 @@ def runs_of_files(releases_of: Mapping[str, Collection[str]]) -> dict[str, list[
 def homes(contracts: Iterable[Contract]) -> dict[str, set[str]]:
     """By module, the releases in which it holds a function of a contract."""
     found: dict[str, set[str]] = defaultdict(set)
-    for contract in contracts:
+    for each in contracts:
         for release in RELEASES:
-            row = contract.row_for(Version(release))
+            row = each.row_for(Version(release))
             if row is not None:
                 found[row.module].add(release)
     return found
@@ -120,7 +120,8 @@ def write(path: Path, told: object) -> None:
 
 
 def main() -> None:
-    rows: dict[str, list[dict[str, str]]] = {name: [] for name in sorted(OPS)}
+    families = {op.name: family for family, members in FAMILIES.items() for op in members}
+    rows: dict[str, list[Row]] = {name: [] for name in OPS}
     for release in RELEASES:
         package = releases.path(release) / "flashinfer"
         sources, modules, exported = Sources(package), index(package), exports(package)
@@ -128,23 +129,27 @@ def main() -> None:
             facts = find(sources, modules, exported, OPS[name])
             if facts is None:
                 continue
-            state = {
-                "module": facts.module,
-                "signature": facts.signature,
-                "digest": facts.digest,
-                "source": facts.source,
-            }
-            if runs and {key: runs[-1][key] for key in state} == state:
-                runs[-1]["until"] = release
+            row = Row(release, release, facts.module, facts.signature, facts.digest, facts.source)
+            if runs and runs[-1]._replace(until=release) == row._replace(since=runs[-1].since):
+                runs[-1] = runs[-1]._replace(until=release)
             else:
-                runs.append({"since": release, "until": release, **state})
+                runs.append(row)
         print(release, file=sys.stderr)
     absent = ", ".join(name for name, runs in rows.items() if not runs)
     if absent:
         raise SystemExit(f"no release has {absent}")
-    write(ROWS, rows)
+    told = {
+        name: {
+            "family": families[name],
+            "function": OPS[name].path,
+            # Without the traits, which none of them has.
+            "rows": [row[:-1] for row in runs],
+        }
+        for name, runs in rows.items()
+    }
+    write(ROWS, told)
     by_hand = [patch.contract for patch in PATCHES if patch.name not in OPS]
-    declared = [op_contracts.contract(op, rows[op.name]) for op in OPS.values()]
+    declared = [contract(OPS[name].path, row["rows"]) for name, row in told.items()]
     write(FILES, runs_of_files(homes([*by_hand, *declared])))
 
 

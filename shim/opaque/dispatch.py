@@ -8,17 +8,19 @@ test and one call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .declare import Count, GivenBack
 from .identity import take_over
 from .later import Later, maker
-from .schema import Schema
 
-#: By number, which argument a result is, if it is one.
-Inputs = tuple[tuple[int, GivenBack], ...]
+if TYPE_CHECKING:  # of no use to a process that never compiles
+    from .declare import Count, GivenBack
+    from .schema import Schema
+
+    #: By number, which argument a result is, if it is one.
+    Inputs = tuple[tuple[int, GivenBack], ...]
 
 
 def dispatching(

@@ -6,7 +6,7 @@ To define an op takes torch a third of a millisecond, and FlashInfer has hundred
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,21 +71,36 @@ _promised: dict[str, Later] = {}
 _made: set[str] = set()
 
 
-def promise(names: Iterable[str], later: Later) -> None:
-    """Let the ops called ``names`` be made by ``later``, when they are asked for.
+def promised(name: str, traced: Callable[[], Callable[..., Any]], *, at_once: bool) -> Later:
+    """The op ``name``, or those that it needs, made by ``traced`` when it is asked for.
 
     A module that is executed again has a new function, and graphs that were compiled before are to
     call that one: an op that is there is made anew now.
 
+    Args:
+        name: of the op, as it is declared.
+        traced: defines it, and gives what a compiler is to trace.
+        at_once: do it now. For a function that is known to be expressible that can wait until a
+            compiler meets it.
+
     Raises:
         RuntimeError: another copy of us owns the namespace.
+        Exception: what ``traced`` raises, where it is asked now.
     """
+    later = Later(traced)
+    name = named(name)
+    names = {name, f"{name}_out", f"{name}_seeded"}
     with lock:
         _own_namespace()
-        names = set(names)
         _promised.update(dict.fromkeys(names, later))
-        if names & _made:
+        if at_once or names & _made:
             later.make()
+    return later
+
+
+def named(name: str) -> str:
+    """What the op that is declared under ``name`` is called: a method's has no dot."""
+    return name.replace(".", "_")
 
 
 def made(name: str) -> None:
@@ -93,7 +108,7 @@ def made(name: str) -> None:
     _made.add(name)
 
 
-def promised() -> list[str]:
+def all_promised() -> list[str]:
     """The names of all ops, whether they are there already or not."""
     return sorted(_promised)
 

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
 import operator
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import shadow
@@ -33,56 +30,45 @@ from .carry import EXTRAS
 from .declare import Op
 from .dispatch import dispatching
 from .identity import signature_of
-from .op import Body, define, promised, with_keywords
+from .later import promised
+from .op import Body, define, with_keywords
 from .registry import Tag
+from .tracking import HANDLE, give_handle, has_its_own, holders
 
-#: Attribute of an object that holds its handle, and the op's parameters for it and for its state.
-HANDLE = "_flashinfer_shim_handle"
-_STATE = "holder_state"
+#: The op's parameters for an object's handle and for its state.
 _HOLDER = "holder"
+_STATE = "holder_state"
 
-#: Not from one on: a graph of another process, which holds a number of its, is to find nothing.
-_numbers = itertools.count(int.from_bytes(os.urandom(7), "big"))
-#: Objects by the number in their handles; a number is never given twice.
-_holders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 #: The one that was met last in a compiled function.
 _met: Callable[[], Any] = type(None)
-#: Of tracked classes, by attribute: what stood there before, and what does since.
-_tracked: dict[type, dict[str, tuple[Any, Any]]] = {}
 
 
-def build(
-    op: Op,
-    kind: type,
-    method: Callable[..., Any],
-    *,
-    release: str,
-    preload: bool,
-    at_once: bool = True,
+def build(op: Op, kind: type, method: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """The function that dispatches to the op of a method, which is defined here and now.
+
+    For a method that is no patch of ours; ``options`` are those of :func:`traced`, and raised is
+    what that raises.
+    """
+    later = promised(op.name, lambda: traced(op, kind, method, **options), at_once=True)
+    return dispatching(method, later)
+
+
+def traced(
+    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
 ) -> Callable[..., Any]:
-    """Define the op of ``method`` and build the function that takes its place in class ``kind``.
+    """Define the op of ``method``; gives what a compiler is to trace.
 
     Args:
         op: the declaration.
-        kind: the class, of which objects are tracked; see :func:`track`.
+        kind: the class, of which objects are tracked (``tracking.py``).
         method: the plain function in it.
         release: of FlashInfer.
-        preload, at_once: as in :func:`.op.build`.
+        preload: as in :func:`.op.traced`.
 
     Raises:
         Inexpressible: the method has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-    later = promised(
-        op, lambda: _traced(op, kind, method, release=release, preload=preload), at_once=at_once
-    )
-    return dispatching(method, later)
-
-
-def _traced(
-    op: Op, kind: type, method: Callable[..., Any], *, release: str, preload: bool
-) -> Callable[..., Any]:
-    """Define the op; gives what a compiler is to trace."""
     call = _Call(method, op.keywords)
 
     def needs(arguments: Mapping[str, Any]) -> tuple[shadow.Loaded, ...]:
@@ -202,18 +188,9 @@ def _meet_traced(context: Any) -> None:
 
 def _known(holder: Any) -> None:
     global _met
-    if not _has_its_own(holder):
+    if not has_its_own(holder):
         give_handle(holder)
     _met = weakref.ref(holder)
-
-
-def _has_its_own(holder: Any) -> bool:
-    """Whether the handle of ``holder`` is not one that was copied from another object."""
-    handle = vars(holder).get(HANDLE)
-    if handle is None:
-        return False
-    with _disable_current_modes():
-        return _holders.get(int(handle)) is holder
 
 
 def _state(holder: Any, names: tuple[str, ...]) -> str:
@@ -230,7 +207,7 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
 
 
 def _find(name: str, kind: type, handle: torch.Tensor) -> Any:
-    holder = _holders.get(int(handle.item()))
+    holder = holders.get(int(handle.item()))
     if not isinstance(holder, kind):
         raise _gone(name)
     return holder
@@ -246,7 +223,7 @@ def _gone(name: str) -> RuntimeError:
 def _alike(kind: type, names: tuple[str, ...], state: str) -> Iterator[Any]:
     """The objects whose results look as those of the one that is being compiled for."""
     # All references at once: another thread may make an object meanwhile.
-    references: list[Callable[[], Any]] = [_met, *_holders.valuerefs()]
+    references: list[Callable[[], Any]] = [_met, *holders.valuerefs()]
     for reference in references:
         holder = reference()
         if isinstance(holder, kind) and _state(holder, names) == state:
@@ -288,49 +265,3 @@ def _unguarded() -> contextlib.AbstractContextManager[None]:
     if mode is None or mode.shape_env is None:
         return contextlib.nullcontext()
     return mode.shape_env.suppress_guards()
-
-
-def give_handle(holder: Any) -> None:
-    """Make ``holder`` one that ops can find."""
-    # Whatever is active while it is made, the handle is a plain tensor on the CPU.
-    with torch.inference_mode(False), _disable_current_modes():
-        number = next(_numbers)
-        vars(holder)[HANDLE] = torch.tensor([number], dtype=torch.int64, device="cpu")
-    _holders[number] = holder
-
-
-def track(kind: type) -> None:
-    """Give every object of ``kind`` that is made from now on a handle, copies one of their own."""
-    if kind in _tracked:
-        return
-    made = kind.__init__  # type: ignore[misc]
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
-        if not torch.compiler.is_compiling() and not _has_its_own(self):
-            give_handle(self)
-
-    def __getstate__(self: Any) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != HANDLE}
-
-    def __setstate__(self: Any, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        give_handle(self)
-
-    __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
-    __init__.__doc__ = made.__doc__
-    functions = (__init__, __getstate__, __setstate__)
-    _tracked[kind] = {f.__name__: (vars(kind).get(f.__name__), f) for f in functions}
-    for function in functions:
-        setattr(kind, function.__name__, function)
-
-
-def untrack(kind: type) -> None:
-    """Undo :func:`track`. Objects keep their handles, and graphs that hold those go on."""
-    for name, (before, since) in _tracked.pop(kind, {}).items():
-        if vars(kind).get(name) is not since:
-            continue  # a user has put something over it
-        if before is None:
-            delattr(kind, name)
-        else:
-            setattr(kind, name, before)

@@ -8,7 +8,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -19,7 +19,6 @@ from .binding import binding
 from .capture import Kernels, untuned
 from .declare import Count, Op
 from .dispatch import (
-    Inputs,
     dispatching,
     encoding,
     naming,
@@ -28,12 +27,25 @@ from .dispatch import (
     with_writes,
 )
 from .identity import signature_of
-from .later import Later, promise
+from .later import named, promised
 from .launchers import Loaded
 from .schema import Schema, from_signature, kinds
 
+if TYPE_CHECKING:
+    from .dispatch import Inputs
 
-def build(
+
+def build(op: Op, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """The function that dispatches to the op, which is defined here and now.
+
+    For a function that is no patch of ours; ``options`` are those of :func:`traced`, and raised is
+    what that raises.
+    """
+    later = promised(op.name, lambda: traced(op, function, **options), at_once=True)
+    return dispatching(function, later, options.get("eager"))
+
+
+def traced(
     op: Op,
     function: Callable[..., Any],
     *,
@@ -42,9 +54,8 @@ def build(
     fake: Callable[..., Any] | None = None,
     kernels: Kernels | None = None,
     eager: Callable[..., Any] | None = None,
-    at_once: bool = True,
 ) -> Callable[..., Any]:
-    """Build the function that dispatches to the op, and define the op, or both that it needs.
+    """Define the op, or both that it needs; gives what a compiler is to trace.
 
     Two are needed where it has outputs, or where a call may or may not draw random numbers.
 
@@ -57,51 +68,26 @@ def build(
             the function in shadow, or nothing where it returns nothing.
         kernels: what ``fake`` would load; without it the shadow tells.
         eager: runs instead of ``function``.
-        at_once: define it now. For a function that is known to be expressible that can wait until
-            a compiler meets it.
 
     Raises:
         Inexpressible: the function has a parameter that cannot travel.
         RuntimeError: another copy of us has defined the op.
     """
-
-    def traced() -> Callable[..., Any]:
-        signature = with_keywords(signature_of(function), op.keywords)
-        behind = kernels
-        if behind is None:
-            needs = _seeing(op, signature, functools.partial(_needed, function))
-            behind = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
-        run = function if eager is None else eager
-        answer = fake or _seeing(op, signature, _answer(op, function, behind))
-        if op.kept:
-            run, answer = _copying(run), _copying(answer)
-        body = Body(signature, run, answer, behind)
-        traced = define(op, body, registry.Tag(release, _set_variables(op.variables)))
-        kind = signature.return_annotation
-        if op.named:
-            kind = inspect.unwrap(function).__globals__[op.named]
-        return naming(traced, kind) if hasattr(kind, "_fields") else traced
-
-    return dispatching(function, promised(op, traced, at_once=at_once), eager)
-
-
-def promised(op: Op, traced: Callable[[], Callable[..., Any]], *, at_once: bool) -> Later:
-    """The op, or both that it needs, under the names that they will have.
-
-    Args:
-        op: the declaration.
-        traced: defines them, and gives what a compiler is to trace.
-        at_once: whether to do it now.
-    """
-    later = Later(traced)
-    promise({_named(op), f"{_named(op)}_out", f"{_named(op)}_seeded"}, later)
-    if at_once:
-        later.make()
-    return later
-
-
-def _named(op: Op) -> str:
-    return op.name.replace(".", "_")
+    signature = with_keywords(signature_of(function), op.keywords)
+    behind = kernels
+    if behind is None:
+        needs = _seeing(op, signature, functools.partial(_needed, function))
+        behind = Kernels(op.name, preload=preload, needs=lambda arguments: needs(**arguments))
+    run = function if eager is None else eager
+    answer = fake or _seeing(op, signature, _answer(op, function, behind))
+    if op.kept:
+        run, answer = _copying(run), _copying(answer)
+    body = Body(signature, run, answer, behind)
+    defined = define(op, body, registry.Tag(release, _set_variables(op.variables)))
+    kind = signature.return_annotation
+    if op.named:
+        kind = inspect.unwrap(function).__globals__[op.named]
+    return naming(defined, kind) if hasattr(kind, "_fields") else defined
 
 
 def with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
@@ -151,7 +137,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
 
         return run_guarded
 
-    op_name = _named(op)
+    op_name = named(op.name)
     outs = _outs(op, signature)
     out = tuple(filter(None, outs))
     total = op.returns.count("Tensor")
@@ -267,7 +253,7 @@ def _collective(
         return _returning_written(function, total, written, outs, op.returned)
 
     outs = _outs(op, signature)
-    traced = register(_named(op), schema, body, ordered=True)
+    traced = register(named(op.name), schema, body, ordered=True)
     return with_writes(traced, written, outs, op.results or (lambda given: total), op.returned)
 
 

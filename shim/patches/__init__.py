@@ -14,7 +14,7 @@ from typing import Any
 
 from ..contract import Contract
 from ..settings import Settings
-from . import cuda_version_contract, fp4_quantize_contract, op_contracts, ops
+from . import cuda_version_contract, fp4_quantize_contract, op_contracts
 
 #: The releases of FlashInfer that the suite was run on, oldest first. A release whose functions
 #: did not change is one more word here; docs/compatibility.md tells the rest.
@@ -96,13 +96,13 @@ PATCHES = (
     *(
         Patch(
             name=op.name,
-            family=family,
-            contract=op_contracts.contract(op),
+            family=op.family,
+            contract=op.contract,
             builder=".declared_op",
-            cures=f"{op.path} builds and loads its kernel from Python (flashinfer #2733)",
+            cures=f"{op.contract.function} builds and loads its kernel from Python "
+            "(flashinfer #2733)",
         )
-        for family, members in ops.FAMILIES.items()
-        for op in members
+        for op in op_contracts.read()
     ),
 )
 NAMES = tuple(patch.name for patch in PATCHES)

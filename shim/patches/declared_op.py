@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..opaque.method import build as build_method
-from ..opaque.op import build as build_op
+from ..opaque.dispatch import dispatching
+from ..opaque.later import promised
 from . import Site
-from .ops import OPS
 
 
 def build(site: Site) -> Callable[..., Any]:
     """The replacement: the original in eager code, the op where somebody watches."""
-    op = OPS[site.patch]
-    options: dict[str, Any] = {
-        "release": site.release,
-        "preload": site.settings.preload,
-        "at_once": not site.released,
-    }
-    if op.owner:
-        return build_method(op, getattr(site.module, op.owner), site.function, **options)
-    return build_op(op, site.function, **options)
+
+    def traced() -> Callable[..., Any]:
+        # Only now, when a compiler meets the op: most processes compile nothing.
+        from ..opaque import method, op
+        from .ops import OPS
+
+        declared = OPS[site.patch]
+        release, preload = site.release, site.settings.preload
+        if declared.owner:
+            kind = getattr(site.module, declared.owner)
+            return method.traced(declared, kind, site.function, release=release, preload=preload)
+        return op.traced(declared, site.function, release=release, preload=preload)
+
+    later = promised(site.patch, traced, at_once=not site.released)
+    return dispatching(site.function, later)

@@ -4,34 +4,18 @@ What breaks: the function asks nvcc for its version, takes locks, stats files an
 library, all from Python, on every traced call (flashinfer #2733). Every release from 0.5.0 to
 0.7.4; upstream's own ``torch.ops.flashinfer.fp4_quantize`` (0.6.12 on) stays as it is and is not
 used, since until 0.7.0 it passes ``enable_pdl`` by position into another parameter.
-
-Its fake is written down rather than run in shadow: it needs no device and is the one op whose
-shapes every release was held against; the shadow is the second opinion that the tests ask for.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from ..opaque.capture import Kernels
-from ..opaque.declare import Op
-from ..opaque.launchers import Loaded
-from ..opaque.op import build as build_op
+from ..opaque.dispatch import dispatching
+from ..opaque.later import promised
 from . import Site
-from .fp4_fake import fake_fp4_quantize
 from .fp4_traits import Fp4Traits
-from .ops.quantization import SHAPE_VARIABLES
-
-OP = Op(
-    "fp4_quantize",
-    lambda make, m: {"input": make(m, 256), "global_scale": make(1, dtype="float32")},
-    returns="(Tensor, Tensor)",
-    variables=SHAPE_VARIABLES,
-)
 
 #: Parameters that decide nothing in plain arithmetic: how a kernel is launched.
 _LAUNCH_ONLY = ("enable_pdl", "backend")
@@ -39,56 +23,22 @@ _LAUNCH_ONLY = ("enable_pdl", "backend")
 
 def build(site: Site) -> Callable[..., Any]:
     """The replacement: the original in eager code, the op where somebody watches."""
-    original = site.function
-    signature = inspect.signature(original, eval_str=True)
-    defaults = {
-        name: parameter.default
-        for name, parameter in signature.parameters.items()
-        if parameter.default is not inspect.Parameter.empty and name != "nvfp4_4over6"
-    }
+    eager = _by_device(site.function, site.traits) if site.settings.reference else None
 
-    def needs(arguments: Mapping[str, Any]) -> list[Loaded]:
-        if not _takes_jit_module(arguments):
-            return []
-        return [_module_of(site, arguments["input"].device)]
+    def traced() -> Callable[..., Any]:
+        from . import fp4_op
 
-    kernels = Kernels("fp4_quantize", preload=site.settings.preload, needs=needs)
+        return fp4_op.traced(site, eager)
 
-    def fake(**arguments: Any) -> Any:
-        outputs = fake_fp4_quantize(site.traits, **(defaults | arguments))
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            kernels.will_load(needs(arguments))
-        return outputs
-
-    return build_op(
-        OP,
-        original,
-        release=site.release,
-        preload=site.settings.preload,
-        at_once=not site.released,
-        fake=fake,
-        kernels=kernels,
-        eager=_by_device(original, signature, site.traits) if site.settings.reference else None,
-    )
+    later = promised(site.patch, traced, at_once=not site.released)
+    return dispatching(site.function, later, eager)
 
 
-def _takes_jit_module(arguments: Mapping[str, Any]) -> bool:
-    """Whether the call runs the JIT-built C++ kernel, not a CuTe DSL or batch-invariant one."""
-    return arguments.get("backend", "cuda") in ("cuda", "auto") and not arguments.get(
-        "batch_invariant", False
-    )
-
-
-def _module_of(site: Site, device: torch.device) -> Loaded:
-    major, minor = site.module.get_compute_capability(device)
-    return Loaded(site.module.get_fp4_quantization_module, (f"{major}{minor}",), ())
-
-
-def _by_device(
-    original: Callable[..., Any], signature: inspect.Signature, traits: Fp4Traits
-) -> Callable[..., Any]:
+def _by_device(original: Callable[..., Any], traits: Fp4Traits) -> Callable[..., Any]:
     """The reference kernel for CPU tensors, the original for all others."""
     from ..reference import quantize_fp4
+
+    signature = inspect.signature(original, eval_str=True)
 
     def fp4_quantize(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)

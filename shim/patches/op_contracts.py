@@ -1,30 +1,44 @@
-"""When a declared op's function is the one that we know: from ``rows.json``."""
+"""When a declared op's function is the one that we know: from ``rows.json``.
+
+The declarations themselves are not read for that. A process that never compiles anything imports
+FlashInfer without them.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract import Contract, Row
-from ..opaque.declare import Op
 from ..upstream import FunctionFacts
 
-#: By op, its function's runs of releases, oldest first, as ``tests/write_rows.py`` writes them.
+#: By op, its family, its function, and that one's runs of releases, oldest first: the fields of
+#: :class:`~shim.contract.Row`, as ``tests/write_rows.py`` writes them.
 ROWS = Path(__file__).with_name("rows.json")
 
 
-def contract(op: Op, runs: Iterable[Mapping[str, str]] | None = None) -> Contract:
-    """The contract of a declared op, by ``runs`` of releases in place of the written ones."""
-    rows = tuple(Row(**run) for run in (_runs().get(op.name, ()) if runs is None else runs))
-    return Contract(op.path, (), rows, _fixed, _faulty)
+@dataclass(frozen=True)
+class OpContract:
+    """The contract of a declared op, and what is said of it besides."""
+
+    name: str
+    family: str
+    contract: Contract
 
 
-@functools.cache
-def _runs() -> dict[str, list[dict[str, str]]]:
-    runs: dict[str, list[dict[str, str]]] = json.loads(ROWS.read_text(encoding="utf-8"))
-    return runs
+def read() -> tuple[OpContract, ...]:
+    """All of them, in the order of the declarations."""
+    return tuple(
+        OpContract(name, told["family"], contract(told["function"], told["rows"]))
+        for name, told in json.loads(ROWS.read_text(encoding="utf-8")).items()
+    )
+
+
+def contract(function: str, runs: Iterable[Sequence[str]]) -> Contract:
+    """The contract of a declared op's function."""
+    return Contract(function, (), tuple(Row(*run) for run in runs), _fixed, _faulty)
 
 
 def _fixed(facts: FunctionFacts) -> bool:

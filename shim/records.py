@@ -53,10 +53,14 @@ def overruled(
 
 def applied(entry: Applied) -> Record:
     """A patch in force."""
-    return replace(
-        judged(entry.finding),
-        verdict=Verdict.APPLIED,
-        action="",
+    finding = entry.finding
+    return Record(
+        finding.patch.name,
+        finding.target,
+        Verdict.APPLIED,
+        finding.judgement.reason,
+        finding.judgement.found,
+        finding.judgement.expected,
         before=repr(entry.original),
         after=repr(entry.replacement),
     )

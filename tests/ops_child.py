@@ -280,7 +280,8 @@ def captured(subject: Subject) -> Json:
     The error of each, and how many kernels the call wants.
     """
     wanted: list[Any] = []
-    is_loaded, recording = capture.is_loaded, torch.cuda.is_current_stream_capturing
+    is_loaded, cuda = capture.is_loaded, torch.cuda
+    before = cuda.is_initialized, cuda.is_current_stream_capturing
 
     def noted(load: Any) -> bool:
         wanted.append(load)
@@ -292,14 +293,15 @@ def captured(subject: Subject) -> Json:
     not_run = child_side.error_of(call)
     if not_run:
         return {"not run": not_run}
-    torch.cuda.is_current_stream_capturing = lambda: True
+    cuda.is_initialized = cuda.is_current_stream_capturing = lambda: True
     try:
         capture.is_loaded = noted
         again = child_side.error_of(call)
         capture.is_loaded = lambda load: False
         return {"kernels": len(wanted), "again": again, "first": child_side.error_of(call)}
     finally:
-        capture.is_loaded, torch.cuda.is_current_stream_capturing = is_loaded, recording
+        capture.is_loaded = is_loaded
+        cuda.is_initialized, cuda.is_current_stream_capturing = before
 
 
 def mutation(subject: Subject) -> Json | None:

@@ -88,7 +88,7 @@ GUARD = (
         __torch_function__ = torch._C._disabled_torch_function_impl
     on_gpu = lambda *size, dtype=torch.float32: torch.zeros(size, dtype=dtype).as_subclass(OnGpu)
     capturing = False
-    torch.cuda.is_current_stream_capturing = lambda: capturing
+    torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: capturing
     for name, declared in dict(scale={}, write=dict(returns="()"), tune={}).items():
         declaration = Op(name, lambda make, m: {}, **declared)
         build(declaration, getattr(toy, name), release="1.0", preload=False)

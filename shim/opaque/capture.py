@@ -64,9 +64,12 @@ class Kernels:
 
     def before_run(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a stream is capturing; RuntimeError if this very call would load a module."""
-        if not any(map(_on_gpu, arguments.values())):
+        # Each call comes by here. What has no context has no stream to ask of.
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return False
-        if not torch.cuda.is_current_stream_capturing():
+        if not torch.cuda.is_current_stream_capturing() or not any(
+            map(_on_gpu, arguments.values())
+        ):
             return False
         for load in self._needs(arguments):
             if not (is_loaded(load) or (load.tuned and _has_records())):

@@ -20,9 +20,6 @@ from .. import __version__
 from .later import NAMESPACE, lock, made
 from .schema import Schema
 
-#: Who sees an op below autograd, beside its kernel: a dispatch mode or subclass, a functionalizer.
-_WATCHING = (torch._C.DispatchKey.Python, torch._C.DispatchKey.Functionalize)
-
 # Kept alive for the life of the process: a Library that is collected takes its ops along
 # (pytorch #139444), and compiled graphs hold the ops by name.
 _library: torch.library.Library | None = None
@@ -105,32 +102,28 @@ def _define(key: str, body: Body) -> None:
     if _library is None:
         _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
+    def call(body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return body.run(**body.schema.arguments(args, kwargs))
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        current = _bodies[key]
-        return current.run(**current.schema.arguments(args, kwargs))
+        if not torch.is_grad_enabled():
+            return call(_bodies[key], args, kwargs)
+        with torch.no_grad():
+            return call(_bodies[key], args, kwargs)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         current = _bodies[key]
         if current.ordered and not current.captured:
             _keep_out_of_cuda_graphs(_overload(key))
-        return current.fake(**current.schema.arguments(args, kwargs))
-
-    def run_below_autograd(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            with torch.no_grad():
-                return run_below_autograd(keys, *args, **kwargs)
-        if not any(map(keys.has, _WATCHING)):
-            return run(*args, **kwargs)
-        with torch._C._AutoDispatchBelowAutograd():
-            below = keys & torch._C._after_autograd_keyset
-            return _overload(key).redispatch(below, *args, **kwargs)
+        with torch.no_grad():
+            return current.fake(**current.schema.arguments(args, kwargs))
 
     _library.define(f"{key}{body.schema.text}", tags=_tags(body))  # type: ignore[no-untyped-call]
     _library.impl(key, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     # No result requires grad, and autograd knows of nothing that is written, a leaf that requires
-    # grad included: so it is with FlashInfer's own kernels. Without this one torch's fallback
-    # answers, whose results require grad where an input does.
-    _library.impl(key, run_below_autograd, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+    # grad included: so it is with FlashInfer's own kernels. Without this torch's fallback answers,
+    # whose results require grad where an input does.
+    _library.impl(key, torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{key}", fake, lib=_library)
     if body.ordered:
         # The tag alone does not keep AOTAutograd from making one call of two that look alike, nor

@@ -69,9 +69,12 @@ class Schema:
         The dispatcher drops trailing arguments that stand at their default; so do we, and the
         function's own defaults apply. By keyword, since releases insert parameters.
         """
-        named = dict(zip(self.op_names, args, strict=False)) | dict(kwargs)
+        named = dict(zip(self.op_names, args, strict=False))
+        if kwargs:
+            named.update(kwargs)
         for name, carrier in self.carriers.items():
-            if any(part.name in named for part in carrier.parts):
+            given = [part.name in named for part in carrier.parts]
+            if True in given:
                 values = [named.pop(part.name, part.value) for part in carrier.parts]
                 at_default = values == [part.value for part in carrier.parts]
                 if name in self.required or not at_default:

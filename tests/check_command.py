@@ -92,8 +92,13 @@ def by_hand(
 
 
 def path_with_this_python() -> str:
-    """PATH with the directory of the running interpreter in front."""
-    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    """PATH with the directory of the running interpreter in front, and without the machine's nvcc.
+
+    A script of that name, as some machines have it, would be worth a warning.
+    """
+    words = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    words = [word for word in words if not os.path.isfile(os.path.join(word, "nvcc"))]
+    return os.pathsep.join([os.path.dirname(sys.executable), *words])
 
 
 def pythonpath(*entries: str | Path) -> dict[str, str]:
@@ -125,7 +130,16 @@ def fake_torch(folder: Path, cuda: str) -> Path:
 
 
 def toolkit(folder: Path, release: str) -> dict[str, str]:
-    """A CUDA toolkit of which nothing but its version is there, as a child's environment."""
+    """A CUDA toolkit that looks whole and whose nvcc says its version, as a child's environment."""
     file(folder / "version.json", json.dumps({"cuda_nvcc": {"version": f"{release}.1"}}))
-    file(folder / "bin" / "nvcc", "#!/bin/sh\nexit 1\n")
+    file(folder / "include" / "cuda_runtime.h")
+    file(folder / "lib64" / "libcudart.so")
+    nvcc(folder, f"echo 'Cuda compilation tools, release {release}, V{release}.1'")
     return {"CUDA_HOME": str(folder)}
+
+
+def nvcc(folder: Path, body: str) -> Path:
+    """Make ``bin/nvcc`` of a toolkit a script of the shell."""
+    program = file(folder / "bin" / "nvcc", f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    return program

@@ -9,7 +9,7 @@ import pytest
 from conftest import RunChild
 from packaging.version import Version
 
-from shim import toolchain
+from shim.toolchain import choices, finding
 
 TESTS = Path(__file__).parent
 
@@ -159,12 +159,13 @@ def test_where_nvcc_cannot_be_asked_torch_answers_and_a_line_says_so(
 @pytest.mark.parametrize(
     ("toolkit", "torch_cuda", "env", "lines"),
     [
-        ("12.8", "13.0", {}, 1),
+        ("12.6", "13.0", {}, 1),
+        ("12.8", "13.0", {}, 0),  # this release decides nothing between these two
         ("13.0", "13.0", {}, 0),
         ("13.0", "12.8", {}, 0),
         ("12.6", "12.7", {}, 0),
-        ("12.8", "13.0", {"FLASHINFER_SHIM_CUDA_VERSION": "nvcc"}, 0),
-        ("12.8", "13.0", {"FLASHINFER_SHIM_LOG": "off"}, 0),
+        ("12.6", "13.0", {"FLASHINFER_SHIM_CUDA_VERSION": "nvcc"}, 0),
+        ("12.6", "13.0", {"FLASHINFER_SHIM_LOG": "off"}, 0),
     ],
 )
 def test_a_toolkit_older_than_torchs_cuda_is_one_line_that_names_the_toggle(
@@ -195,13 +196,13 @@ def test_the_toolkit_is_chosen_as_flashinfer_chooses_it(tmp_path: Path) -> None:
     path = fake_nvcc(tmp_path / "path", "12.9")
     on_path = fake_nvcc(tmp_path / "on_path", "13.0")
     environ = {"PATH": str(on_path / "bin")}
-    found = toolchain.find(environ)
+    found = finding.find(environ)
     assert found is not None
     assert (found.home, found.chosen_by) == (str(on_path), "nvcc on PATH")
-    found = toolchain.find({**environ, "CUDA_PATH": str(path)})
+    found = finding.find({**environ, "CUDA_PATH": str(path)})
     assert found is not None
     assert (found.home, found.chosen_by, found.release) == (str(path), "CUDA_PATH", Version("12.9"))
-    found = toolchain.find({**environ, "CUDA_PATH": str(path), "CUDA_HOME": str(home)})
+    found = finding.find({**environ, "CUDA_PATH": str(path), "CUDA_HOME": str(home)})
     assert found is not None
     assert (found.home, found.nvcc, found.release) == (str(home), True, Version("12.8"))
 
@@ -209,7 +210,7 @@ def test_the_toolkit_is_chosen_as_flashinfer_chooses_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cuda": 1}', '{"cuda": {"version": "x"}}', "{"])
 def test_a_version_json_that_states_nothing_gives_no_release(tmp_path: Path, text: str) -> None:
     (tmp_path / "version.json").write_text(text)
-    found = toolchain.find({"CUDA_HOME": str(tmp_path)})
+    found = finding.find({"CUDA_HOME": str(tmp_path)})
     assert found is not None
     assert (found.release, found.nvcc) == (None, False)
 
@@ -217,12 +218,17 @@ def test_a_version_json_that_states_nothing_gives_no_release(tmp_path: Path, tex
 def test_cuda_h_states_the_release_where_version_json_is_missing(tmp_path: Path) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "cuda.h").write_text("/* x */\n#define CUDA_VERSION 12080\n")
-    found = toolchain.find({"CUDA_HOME": str(tmp_path)})
+    found = finding.find({"CUDA_HOME": str(tmp_path)})
     assert found is not None
     assert found.release == Version("12.8")
 
 
 def test_the_thresholds_between_a_toolkit_and_torch_are_named() -> None:
-    crossed = toolchain.crossed(Version("12.8"), Version("13.0"))
-    assert [str(step) for step in crossed] == ["12.9", "13.0"]
-    assert toolchain.crossed(Version("13.0"), Version("12.8")) == ()
+    def crossed(nvcc: str, torch_cuda: str, release: str) -> list[str]:
+        steps = choices.crossed(Version(nvcc), Version(torch_cuda), Version(release))
+        return [str(step) for step in steps]
+
+    assert crossed("12.6", "13.0", "0.6.3") == ["12.8"]  # it decides nothing at 12.9
+    assert crossed("12.6", "13.0", "0.6.9") == ["12.8", "12.9", "13.0"]
+    assert crossed("12.8", "13.0", "0.7.4") == ["12.9", "13.0"]
+    assert crossed("13.0", "12.8", "0.7.4") == []

@@ -1,8 +1,8 @@
 """``flashinfer-shim check``: what is installed, whether we are loaded, what is patched.
 
-Static unless ``--deep`` is given: files are read, no process is started, neither torch nor
-FlashInfer is imported. The answer to "which FlashInfer, and may it be patched" comes from the
-functions that the hook uses in a running process.
+Static unless ``--deep`` or ``--toolchain`` is given: files are read, no process is started, neither
+torch nor FlashInfer is imported. The answer to "which FlashInfer, and may it be patched" comes from
+the functions that the hook uses in a running process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--deep",
         action="store_true",
         help="start child processes that import FlashInfer, and report what became of the patches",
+    )
+    parser.add_argument(
+        "--toolchain",
+        action="store_true",
+        help="leave the patches out, and ask nvcc itself (with a time limit) what it is and takes",
     )
     parser.epilog = (
         "Exit status 0: all enabled patches will be applied or are not needed; 1: some would not "
@@ -45,13 +50,13 @@ def main(args: argparse.Namespace) -> int:
             "install flashinfer-shim into it with pip"
         )
     try:
-        report = inspect_environment(os.environ, deep=args.deep)
+        report = inspect_environment(os.environ, deep=args.deep, ask=args.toolchain)
     except Unreadable as error:
         return _fail(str(error))
     if args.json:
         print(as_json(report))
     else:
-        print_text(report)
+        print_text(report, patches=not args.toolchain)
     return report.exit_status
 
 

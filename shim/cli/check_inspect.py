@@ -14,12 +14,19 @@ from ..survey import Finding, survey
 from ..upstream import DISTRIBUTIONS, Installed
 from .check_loading import loading
 from .check_report import Report
+from .check_toolchain import look as look_at_toolchain
+from .check_toolchain_warnings import toolchain_warnings
 from .check_warnings import find_warnings
 from .environment import look
 
 
-def inspect_environment(environ: Mapping[str, str], *, deep: bool) -> Report:
-    """Look at this interpreter's environment; with ``deep`` start children in it, too.
+def inspect_environment(environ: Mapping[str, str], *, deep: bool, ask: bool) -> Report:
+    """Look at this interpreter's environment.
+
+    Args:
+        environ: its variables.
+        deep: start children that import FlashInfer.
+        ask: start nvcc.
 
     Raises:
         Unreadable: an import finder of somebody else's fails.
@@ -33,16 +40,20 @@ def inspect_environment(environ: Mapping[str, str], *, deep: bool) -> Report:
     else:
         installed, findings = survey(environment.flashinfer, sys.path, settings.policy)
         entries = tuple(_record(finding, settings) for finding in findings)
-    warnings = find_warnings(
-        environment,
-        settings,
-        installed,
-        findings,
+    chain = look_at_toolchain(
         environ,
+        environment,
+        installed,
+        settings,
         tells_torch_cuda=any(
             record.patch == "cuda_version" and record.verdict is Verdict.PENDING
             for record in entries
         ),
+        ask=ask,
+    )
+    warnings = (
+        *find_warnings(environment, settings, installed, findings, environ),
+        *toolchain_warnings(chain, installed.version if installed else None),
     )
     children = None
     if deep:
@@ -53,6 +64,7 @@ def inspect_environment(environ: Mapping[str, str], *, deep: bool) -> Report:
     return Report(
         environment=environment,
         flashinfer=installed,
+        toolchain=chain,
         loading=loading(environment, environ, off=settings.mode == "off"),
         records=entries,
         warnings=warnings,

@@ -11,7 +11,9 @@ from ..ledger import Record, Verdict
 from ..patches import FAMILIES, PATCHES, RELEASES
 from ..records import grouped, names
 from ..upstream import Installed
+from . import check_toolchain
 from .check_loading import Loading
+from .check_toolchain import Toolchain
 from .check_warnings import Warn
 from .environment import Environment
 from .table import paragraph, print_table
@@ -37,6 +39,7 @@ class Report:
     Attributes:
         environment: what is installed.
         flashinfer: what is known of FlashInfer, None if it is not installed.
+        toolchain: what FlashInfer would compile with, for, and into.
         loading: whether children load us.
         records: one for each patch; ``pending`` means that nothing stands against it.
         warnings: what else a user should know.
@@ -45,6 +48,7 @@ class Report:
 
     environment: Environment
     flashinfer: Installed | None
+    toolchain: Toolchain
     loading: Loading
     records: tuple[Record, ...]
     warnings: tuple[Warn, ...]
@@ -93,6 +97,7 @@ def as_json(report: Report) -> str:
             "companions": dict(environment.companions),
             "toolkit": toolkit
             and {**asdict(toolkit), "release": toolkit.release and str(toolkit.release)},
+            **check_toolchain.as_json(report.toolchain),
             "wrapt": environment.wrapt,
             "shim": asdict(environment.shim),
             "loading": asdict(report.loading),
@@ -160,18 +165,19 @@ def _success(report: Report) -> str:
     return f"{'; '.join(said)}."
 
 
-def print_text(report: Report) -> None:
-    """The form for people: tables, what they do not say, and the summary."""
+def print_text(report: Report, *, patches: bool) -> None:
+    """The form for people: tables, what they do not say, and the summary.
+
+    Args:
+        report: what was found.
+        patches: with a table of them, which takes more than one screen.
+    """
     print_table("", ("environment", "found", "where"), _environment_rows(report))
-    print()
-    print_table(
-        "", ("family", "patches", "verdict", "found", "flashinfer module"), _patch_rows(report)
-    )
-    print()
-    for reason, action in _reasons(report.records):
-        _say(reason, action)
+    if patches:
+        _print_patches(report)
     if report.children is not None:
         _print_children(report.children)
+    _print_differences(report.toolchain)
     for warn in report.warnings:
         print()
         _say(f"Warning: {warn.text}.", warn.action)
@@ -179,6 +185,17 @@ def print_text(report: Report) -> None:
     print(paragraph(summary(report)))
     if report.missed:
         print(f"    Next: {report.loading.action}")
+
+
+def _print_patches(report: Report) -> None:
+    """What becomes of each family, and why."""
+    print()
+    print_table(
+        "", ("family", "patches", "verdict", "found", "flashinfer module"), _patch_rows(report)
+    )
+    print()
+    for reason, action in _reasons(report.records):
+        _say(reason, action)
 
 
 def _say(text: str, action: str) -> None:
@@ -240,6 +257,20 @@ def _reasons(records: Sequence[Record]) -> list[tuple[str, str]]:
     return [(f"{names(group)}: {reason}.", action) for (reason, action), group in by_reason]
 
 
+def _print_differences(chain: Toolchain) -> None:
+    """What FlashInfer chooses without us and with us, where that is not the same."""
+    if not chain.differences:
+        return
+    columns = (
+        "FlashInfer chooses",
+        f"without us: nvcc's {chain.without_us.version}",
+        f"with us: torch's {chain.with_us.version}",
+        "nvcc",
+    )
+    print()
+    print_table("", columns, check_toolchain.difference_rows(chain))
+
+
 def _print_children(children: Sequence[ChildReport]) -> None:
     """What became of each family in each child, and what the children say beside that."""
     kinds = [child.kind for child in children]
@@ -265,7 +296,7 @@ def _notes(children: Sequence[ChildReport]) -> dict[str, list[str]]:
 
 def _environment_rows(report: Report) -> list[tuple[str, str, str]]:
     environment, here = report.environment, report.flashinfer
-    torch, toolkit, ours = environment.torch, environment.toolkit, environment.shim
+    torch, ours = environment.torch, environment.shim
     rows = [("Python", environment.python.version, environment.python.executable)]
     if torch is None:
         rows.append(("torch", "-", "not installed"))
@@ -277,12 +308,7 @@ def _environment_rows(report: Report) -> list[tuple[str, str, str]]:
     else:
         rows.append(("FlashInfer", _release(here), f"{here.package}, {_origin(here)}"))
     rows += [(name, version, "") for name, version in environment.companions.items()]
-    if toolkit is None:
-        rows.append(("CUDA toolkit", "-", "no CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda"))
-    else:
-        nvcc = "with" if toolkit.nvcc else "without"
-        where = f"{toolkit.home} ({toolkit.chosen_by}), {nvcc} bin/nvcc"
-        rows.append(("CUDA toolkit", str(toolkit.release or "unknown"), where))
+    rows += check_toolchain.rows(report.toolchain)
     rows.append(("wrapt", environment.wrapt or "-", "" if environment.wrapt else "not installed"))
     knows = f"knows FlashInfer {RELEASES[0]} to {RELEASES[-1]}"
     rows.append(("flashinfer-shim", ours.version, f"{ours.package} ({ours.kind}), {knows}"))

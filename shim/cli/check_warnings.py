@@ -14,7 +14,6 @@ from packaging.version import InvalidVersion, Version
 from ..contract import DISABLING
 from ..settings import Settings
 from ..survey import Finding
-from ..toolchain import crossed
 from ..upstream import DISTRIBUTIONS, Installed, distribution_version
 from .environment import Environment
 
@@ -37,20 +36,14 @@ def find_warnings(
     installed: Installed | None,
     findings: Sequence[Finding],
     environ: Mapping[str, str],
-    *,
-    tells_torch_cuda: bool,
 ) -> tuple[Warn, ...]:
-    """All warnings, those on the whole environment first.
-
-    ``tells_torch_cuda``: the patch of get_cuda_version will be in force.
-    """
+    """All warnings but those on the toolchain, the ones on the whole environment first."""
     return (
         *_settings(settings),
         *_other_python(environ),
         *_metadata(),
         *_leftover(environment),
         *(_companions(environment, installed) if installed else ()),
-        *(_toolkit(environment, settings) if tells_torch_cuda else ()),
         *_edited(findings),
         *(_upstream_op(installed) if installed else ()),
     )
@@ -127,32 +120,6 @@ def _public(version: str) -> str | None:
         return Version(version).public
     except InvalidVersion:
         return None
-
-
-def _toolkit(environment: Environment, settings: Settings) -> Iterator[Warn]:
-    """What comes of telling FlashInfer torch's CUDA where its compiler is of another one.
-
-    Without us FlashInfer asks nvcc. Only differences that reach one of its thresholds matter.
-    """
-    toolkit, torch = environment.toolkit, environment.torch
-    if toolkit is None or toolkit.release is None or torch is None or torch.cuda is None:
-        return
-    if settings.cuda_version == "nvcc":
-        return
-    missing = crossed(toolkit.release, Version(torch.cuda))
-    unused = crossed(Version(torch.cuda), toolkit.release)
-    if missing:
-        consequence = f"asks for what CUDA {missing[-1]} brought, which this nvcc may not take"
-    elif unused:
-        consequence = f"leaves out what CUDA {unused[-1]} brought, which this nvcc can do"
-    else:
-        return
-    yield Warn(
-        "toolkit_differs",
-        f"the CUDA toolkit in {toolkit.home} is {toolkit.release}, torch was built with "
-        f"{torch.cuda}: FlashInfer, told torch's version, {consequence}",
-        "set FLASHINFER_SHIM_CUDA_VERSION=nvcc, or CUDA_HOME to a toolkit that matches torch",
-    )
 
 
 def _edited(findings: Sequence[Finding]) -> Iterator[Warn]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from .. import __version__, toolchain
+from .. import __version__
 from ..location import package_directory, startup_directory
-from ..toolchain import Toolkit
+from ..toolchain import finding
+from ..toolchain.finding import Toolkit
 from ..upstream import COMPANIONS, distribution_version
 
 
@@ -100,7 +101,7 @@ def look(environ: Mapping[str, str]) -> Environment:
         flashinfer=flashinfer,
         leftover=leftover,
         companions={name: version for name, version in versions.items() if version},
-        toolkit=toolchain.find(environ),
+        toolkit=finding.find(environ),
         wrapt=distribution_version("wrapt", sys.path),
         shim=_ourselves(),
     )

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from packaging.version import Version
 
-from .. import announce, toolchain
+from .. import announce
 from ..opaque.identity import take_over
+from ..toolchain import choices, finding
 from . import Site
 
 
@@ -71,12 +72,13 @@ def _asked_nvcc(site: Site) -> str | None:
 
 def _compare_toolkit(site: Site) -> None:
     """Warn where FlashInfer, told torch's CUDA, would choose flags that this nvcc cannot take."""
-    if torch.version.cuda is None or site.settings.cuda_version == "nvcc":
+    if torch.version.cuda is None or site.settings.cuda_version == "nvcc" or not site.release:
         return
-    toolkit = toolchain.find(os.environ)
+    toolkit = finding.find(os.environ)
     if toolkit is None or toolkit.release is None:
         return
-    steps = toolchain.crossed(toolkit.release, Version(torch.version.cuda))
+    release, torch_cuda = Version(site.release), Version(torch.version.cuda)
+    steps = choices.crossed(toolkit.release, torch_cuda, release)
     if steps:
         announce.warn(
             f"the CUDA toolkit in {toolkit.home} is {toolkit.release}, torch was built with "

@@ -112,10 +112,11 @@ def look(
     else:
         with_us = without_us
     release = installed.version if installed else None
+    arch_list = environ.get(targets.VARIABLE)
     differences: tuple[Difference, ...] = ()
     if release and without_us.version and with_us.version:
         differences = choices.differences(without_us.version, with_us.version, release)
-    arch_list = environ.get(targets.VARIABLE)
+        differences = tuple(each for each in differences if _concerns(each, arch_list))
     wanted = None
     if arch_list is not None and release:
         wanted = targets.listed(arch_list, release, with_us.version)
@@ -142,6 +143,12 @@ def look(
         driver=driver.find(),
         cache=cache.look(environ, (installed and installed.module_version) or ""),
     )
+
+
+def _concerns(each: Difference, arch_list: str | None) -> bool:
+    """Whether a decision is about GPUs that may be compiled for: without a list, about any."""
+    major = each.choice.major
+    return not major or arch_list is None or f" {major}." in f" {arch_list}"
 
 
 def _without_us(

@@ -136,7 +136,7 @@ def _told(chain: Toolchain) -> Iterator[Warn]:
     lacks = list(dict.fromkeys(each.lack for each in chain.differences if each.lack))
     unused = [each for each in chain.differences if each.by_torch == each.choice.below]
     if lacks:
-        consequence = f"breaks, since this nvcc is older: {'; '.join(lacks)}"
+        consequence = f"asks this nvcc for what it cannot do: {'; '.join(lacks)}"
     elif unused:
         step = max(Version(each.choice.cuda) for each in unused)
         left_out = "; ".join(dict.fromkeys(each.choice.of for each in unused))
@@ -163,7 +163,7 @@ def _arch_list(chain: Toolchain, release: Version | None) -> Iterator[Warn]:
             "arch_list",
             f"{targets.VARIABLE}={text!r} makes the import of FlashInfer {release.public} raise "
             f"{found.error}{alone}",
-            _better_list(text),
+            _better_list(text, found.error),
         )
         return
     odd = targets.doubtful(text)
@@ -172,10 +172,10 @@ def _arch_list(chain: Toolchain, release: Version | None) -> Iterator[Warn]:
             "arch_list",
             f"{targets.VARIABLE}: FlashInfer hands {', '.join(map(repr, odd))} on as it is, and no "
             "nvcc knows such a target: no module can be built",
-            _better_list(text),
+            _better_list(text, ""),
         )
         return
-    yield from _beyond(chain)
+    yield from _beyond(chain, release)
     plain = targets.unspecific(found.archs)
     if plain:
         yield Warn(
@@ -192,10 +192,11 @@ def _specific(entry: str) -> str:
     return f"{entry}a" if entry[-1].isdigit() and int(major) >= 9 else entry
 
 
-def _beyond(chain: Toolchain) -> Iterator[Warn]:
+def _beyond(chain: Toolchain, release: Version) -> Iterator[Warn]:
     """The targets that the compiler cannot do."""
     archs = chain.targets.archs if chain.targets else ()
-    beyond = [arch for arch in archs if chain.takes(arch) is False]
+    given = {arch: targets.given(arch, release, chain.builder_release) for arch in archs}
+    beyond = [arch for arch, flag in given.items() if chain.takes(flag) is False]
     if not beyond:
         return
     said = [
@@ -208,7 +209,7 @@ def _beyond(chain: Toolchain) -> Iterator[Warn]:
     yield Warn(
         "arch_beyond_nvcc",
         f"{targets.VARIABLE}={chain.arch_list!r}: nvcc of CUDA {chain.builder_release} cannot "
-        f"target {', '.join(said)}: no module can be built, not for the other targets either"
+        f"target {', '.join(said)}: what is compiled for the whole list cannot be built at all"
         + (f" ({words})" if words else ""),
         "take the entry out, or set CUDA_HOME to a toolkit that can",
     )
@@ -220,7 +221,9 @@ def _since(arch: str, nvcc: Version | None) -> str | None:
     return since if since and nvcc and nvcc < Version(since) else None
 
 
-def _better_list(text: str) -> str:
+def _better_list(text: str, error: str) -> str:
+    if error.startswith("RuntimeError"):
+        return "set CUDA_HOME to a toolkit that is new enough, or take the entry out"
     better = targets.corrected(text)
     if better and better != text:
         return f"export {targets.VARIABLE}='{better}'"

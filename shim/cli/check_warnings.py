@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 from ..contract import DISABLING
 from ..settings import Settings
 from ..survey import Finding
+from ..toolchain import companions
 from ..upstream import DISTRIBUTIONS, Installed, distribution_version
 from .environment import Environment
 
@@ -43,7 +44,7 @@ def find_warnings(
         *_other_python(environ),
         *_metadata(),
         *_leftover(environment),
-        *(_companions(environment, installed) if installed else ()),
+        *(_companions(environment, installed, environ) if installed else ()),
         *_edited(findings),
         *(_upstream_op(installed) if installed else ()),
     )
@@ -102,17 +103,30 @@ def _leftover(environment: Environment) -> Iterator[Warn]:
         )
 
 
-def _companions(environment: Environment, installed: Installed) -> Iterator[Warn]:
-    """FlashInfer itself asks only whether one version starts with the other."""
+def _companions(
+    environment: Environment, installed: Installed, environ: Mapping[str, str]
+) -> Iterator[Warn]:
+    """Whether they are of FlashInfer's release, and of torch's CUDA."""
+    torch_cuda = environment.torch.cuda if environment.torch else None
     for name, version in environment.companions.items():
-        if installed.version is None or _public(version) == installed.release:
+        if installed.version is None:
             continue
-        yield Warn(
-            "companion_release",
-            f"{name} is {version}, FlashInfer is {installed.version}: its import fails, or it "
-            "takes or leaves kernels of another release",
-            f"pip install {name}=={installed.release}, or uninstall it",
-        )
+        if _public(version) != installed.release:
+            made = companions.consequence(name, version, installed.version, environ)
+            if made:
+                yield Warn(
+                    "companion_release",
+                    f"{name} is {version}, FlashInfer is {installed.version}: {made}",
+                    f"pip install {name}=={installed.release}, or uninstall it",
+                )
+        built = companions.cuda(version)
+        if built and torch_cuda and built.major != Version(torch_cuda).major:
+            yield Warn(
+                "companion_cuda",
+                f"{name} {version} was built with CUDA {built}, torch with {torch_cuda}: its "
+                f"modules are linked with libcudart.so.{built.major}, which torch does not bring",
+                f"install {name} for CUDA {Version(torch_cuda).major}",
+            )
 
 
 def _public(version: str) -> str | None:

@@ -27,6 +27,7 @@ class Choice:
         flag: what nvcc is given from ``cuda`` on, empty where that is no matter of nvcc's.
         needs: the CUDA release whose nvcc or headers ``above`` takes, None if any will do.
         lack: what becomes of it with an older one.
+        major: it is about GPUs of this compute capability; 0: about all.
     """
 
     of: str
@@ -37,6 +38,7 @@ class Choice:
     flag: str = ""
     needs: str | None = None
     lack: str = ""
+    major: int = 0
 
 
 _STUB = "-static-global-template-stub=false"
@@ -74,16 +76,18 @@ CHOICES = (
         "0.6.9",
         below="not supported",
         above="chosen",
+        major=12,
     ),
     Choice(
         "packed KDA decode on 10.0",
         "12.9",
         "0.6.18",
-        below="sm_100a",
+        below="sm_100a, nothing below CUDA 12.8",
         above="sm_100f",
         flag=targets.gencode("100f"),
         needs="12.9",
-        lack="nvcc cannot target sm_100f: that module cannot be built",
+        lack="nvcc cannot target sm_100f: packed KDA decode cannot be built",
+        major=10,
     ),
     Choice(
         "tinygemm2 on 10.x",
@@ -93,7 +97,8 @@ CHOICES = (
         above="sm_107a too",
         flag=targets.gencode("107a"),
         needs="13.4",
-        lack="nvcc cannot target sm_107a: that module cannot be built",
+        lack="nvcc cannot target sm_107a: tinygemm2 cannot be built",
+        major=10,
     ),
     Choice(
         "sparse MLA on 12.0",
@@ -102,12 +107,14 @@ CHOICES = (
         below="conversion by way of FP32",
         above="direct conversion to BF16",
         needs="13.2",
-        lack="nvcc does not take PTX of ISA 9.2: that module cannot be built",
+        lack="nvcc does not take PTX of ISA 9.2: that sparse MLA cannot be built",
+        major=12,
     ),
 )
 
-#: The release of FlashInfer from which on the target of a GPU of 12.x depends on the version.
-_12_X_SINCE = Version("0.6.7")
+#: The CUDA versions at which the target of a GPU of 12.x changes, or of an entry without a suffix, and
+#: the release that first asked for them; ``targets.normalised`` knows how.
+_12_X = (("12.9", "0.6.7"), ("12.8", "0.7.1"))
 
 
 @dataclass(frozen=True)
@@ -127,15 +134,12 @@ class Difference:
     lack: str
 
 
-def made_by(release: Version) -> tuple[Choice, ...]:
-    """The decisions that a release of FlashInfer makes."""
-    fixed = [choice for choice in CHOICES if Version(choice.since) <= release]
-    return (*fixed, *_12_x(release))
-
-
 def thresholds(release: Version) -> tuple[Version, ...]:
     """The CUDA versions at which a release of FlashInfer decides something, ascending."""
-    return tuple(sorted({Version(choice.cuda) for choice in made_by(release)}))
+    decided = [(choice.cuda, choice.since) for choice in CHOICES]
+    return tuple(
+        sorted({Version(cuda) for cuda, since in (*decided, *_12_X) if Version(since) <= release})
+    )
 
 
 def crossed(nvcc: Version, torch_cuda: Version, release: Version) -> tuple[Version, ...]:
@@ -146,40 +150,41 @@ def crossed(nvcc: Version, torch_cuda: Version, release: Version) -> tuple[Versi
 def differences(nvcc: Version, torch_cuda: Version, release: Version) -> tuple[Difference, ...]:
     """What a release of FlashInfer decides otherwise for ``nvcc`` than for ``torch_cuda``."""
     found = []
-    for choice in made_by(release):
+    for choice in (*CHOICES, *_targets(nvcc, torch_cuda, release)):
         step = Version(choice.cuda)
-        by_nvcc = choice.above if nvcc >= step else choice.below
-        by_torch = choice.above if torch_cuda >= step else choice.below
-        if by_nvcc != by_torch:
-            lacking = torch_cuda >= step and choice.needs and nvcc < Version(choice.needs)
-            found.append(Difference(choice, by_nvcc, by_torch, choice.lack if lacking else ""))
+        if Version(choice.since) > release or (nvcc >= step) == (torch_cuda >= step):
+            continue
+        if torch_cuda < step:
+            found.append(Difference(choice, choice.above, choice.below, ""))
+        else:
+            lacking = choice.needs is not None and nvcc < Version(choice.needs)
+            lack = choice.lack if lacking else ""
+            found.append(Difference(choice, choice.below, choice.above, lack))
     return tuple(found)
 
 
-def _12_x(release: Version) -> Iterator[Choice]:
-    """The target of a GPU of 12.0 and of one of 12.1, or of such an entry of the list."""
-    if release < _12_X_SINCE:
-        return
-    for minor, cudas in ((0, ("12.8", "12.9")), (1, ("12.9",))):
-        for cuda in cudas:
-            above = _target(minor, release, cuda)
-            below = _target(minor, release, "12.8" if cuda == "12.9" else "12.6")
-            if above is None or above == below:
-                continue
-            yield Choice(
-                f"target of compute capability 12.{minor}",
-                cuda,
-                str(_12_X_SINCE),
-                below=f"sm_{below}" if below else "none: FlashInfer has no target",
-                above=f"sm_{above}",
-                flag=targets.gencode(above),
-                needs=targets.brought_by(above),
-                lack=f"nvcc cannot target sm_{above}: no module can be built for 12.{minor}",
-            )
+def _targets(nvcc: Version, torch_cuda: Version, release: Version) -> Iterator[Choice]:
+    """The target of a GPU of 12.0 and of one of 12.1, where the two versions lead to two."""
+    older, newer = sorted((nvcc, torch_cuda))
+    for minor in (0, 1):
+        below, above = _target(minor, release, older), _target(minor, release, newer)
+        if above is None or above == below:
+            continue
+        yield Choice(
+            f"target of compute capability 12.{minor}",
+            str(newer),
+            _12_X[0][1],
+            below=f"sm_{below}" if below else "none: FlashInfer has no target",
+            above=f"sm_{above}",
+            flag=targets.gencode(above),
+            needs=targets.brought_by(above),
+            lack=f"nvcc cannot target sm_{above}: nothing can be built for 12.{minor}",
+            major=12,
+        )
 
 
-def _target(minor: int, release: Version, cuda: str) -> str | None:
+def _target(minor: int, release: Version, cuda: Version) -> str | None:
     try:
-        return targets.normalised(12, minor, release, Version(cuda))
+        return targets.normalised(12, minor, release, cuda)
     except targets.Unsupported:
         return None

@@ -29,10 +29,11 @@ _FAMILIES = Version("12.9")
 
 #: The releases of FlashInfer at which the reading of an entry changed: suffixes are added from the
 #: first on, 12.1 is no longer taken for 12.0 from the second on, 12.0 is allowed CUDA 12.8 from the
-#: third on.
+#: third on. From the last on 10.7 is compiled for its family where nvcc does not know it.
 _SUFFIXES = Version("0.6.7")
 _MINOR_KEPT = Version("0.6.8")
 _12_8_ALLOWED = Version("0.7.1")
+_RUBIN_BY_FAMILY = Version("0.7.1")
 
 _TARGET = re.compile(r"(\d+)([af]?)")
 _ENTRY = re.compile(r"\d+\.\d+[af]?")
@@ -137,6 +138,13 @@ def takes(nvcc: Version, arch: str) -> bool | None:
     if arch == "90a":
         first = _SPECIFIC_90
     return first <= nvcc and (dropped is None or nvcc < Version(dropped))
+
+
+def given(arch: str, release: Version, nvcc: Version | None) -> str:
+    """The target that a FlashInfer gives this nvcc for ``arch``."""
+    if nvcc is None or arch != "107a" or release < _RUBIN_BY_FAMILY:
+        return arch
+    return arch if takes(nvcc, arch) else "100f"
 
 
 def brought_by(arch: str) -> str | None:

@@ -47,38 +47,22 @@ def test_a_build_of_torch_without_cuda_has_none(run_child: RunChild) -> None:
     assert report["torch"]["cuda"] is None
 
 
-@pytest.mark.parametrize(
-    ("cuda", "nvcc", "warned"),
-    [
-        ("12.9", "12.6", "asks for what CUDA 12.9 brought, which this nvcc may not take"),
-        ("12.6", "13.0", "leaves out what CUDA 13.0 brought, which this nvcc can do"),
-        ("12.4", "12.6", None),  # FlashInfer decides nothing between these two
-        ("12.9", "12.9", None),
-    ],
-)
-def test_a_toolkit_that_flashinfer_would_use_wrongly_is_a_warning(
-    cuda: str, nvcc: str, warned: str | None, run_child: RunChild, tmp_path: Path
+def test_the_toolkit_is_read_from_files_and_a_toolchain_in_order_is_no_warning(
+    run_child: RunChild, tmp_path: Path
 ) -> None:
-    torch = fake_torch(tmp_path / "fake", cuda)
-    env = pythonpath(ROOT, torch, path("0.6.3")) | toolkit(tmp_path / "cuda", nvcc)
+    torch = fake_torch(tmp_path / "fake", "12.9")
+    env = pythonpath(ROOT, torch, path("0.6.3")) | toolkit(tmp_path / "cuda", "12.9")
     checked = check(run_child, env=env)
     assert checked.child.returncode == 0
     assert checked.report["toolkit"] == {
         "home": str(tmp_path / "cuda"),
         "chosen_by": "CUDA_HOME",
         "nvcc": True,
-        "release": nvcc,
+        "release": "12.9",
     }
-    texts = [warning["text"] for warning in checked.report["warnings"]]
-    if warned is None:
-        assert texts == [], checked
-    else:
-        assert checked.warnings == ["toolkit_differs"], checked
-        assert texts[0].endswith(warned), checked
-        assert "FLASHINFER_SHIM_CUDA_VERSION=nvcc" in checked.report["warnings"][0]["action"]
-
-    chosen = check(run_child, env=env | {"FLASHINFER_SHIM_CUDA_VERSION": "nvcc"})
-    assert chosen.warnings == [], chosen
+    assert checked.report["told"]["without_us"] == {"version": "12.9", "source": "nvcc"}
+    assert checked.report["told"]["with_us"] == {"version": "12.9", "source": "torch"}
+    assert checked.warnings == [], checked
 
 
 @pytest.mark.parametrize(
@@ -98,6 +82,15 @@ def test_a_companion_has_to_be_of_the_same_release(
     checked = check(run_child, env=pythonpath(ROOT, path("0.6.3"), tmp_path / "more"))
     assert checked.report["companions"] == {name: version}
     assert checked.warnings == ([] if fits else ["companion_release"]), checked
+
+
+def test_a_companion_has_to_be_of_torchs_cuda(run_child: RunChild, tmp_path: Path) -> None:
+    torch = fake_torch(tmp_path / "fake", "12.9")
+    dist_info(tmp_path / "more", "flashinfer-jit-cache", "0.6.3+cu130")
+    env = pythonpath(ROOT, torch, path("0.6.3"), tmp_path / "more")
+    checked = check(run_child, env=env | toolkit(tmp_path / "cuda", "12.9"))
+    assert checked.warnings == ["companion_cuda"], checked
+    assert "libcudart.so.13" in checked.report["warnings"][0]["text"]
 
 
 def test_a_function_that_a_user_disabled_by_hand_is_seen_through(

@@ -116,7 +116,7 @@ def look(
     differences: tuple[Difference, ...] = ()
     if release and without_us.version and with_us.version:
         differences = choices.differences(without_us.version, with_us.version, release)
-        differences = tuple(each for each in differences if _concerns(each, arch_list))
+        differences = tuple(each for each in differences if each.concerns(arch_list))
     wanted = None
     if arch_list is not None and release:
         wanted = targets.listed(arch_list, release, with_us.version)
@@ -143,12 +143,6 @@ def look(
         driver=driver.find(),
         cache=cache.look(environ, (installed and installed.module_version) or ""),
     )
-
-
-def _concerns(each: Difference, arch_list: str | None) -> bool:
-    """Whether a decision is about GPUs that may be compiled for: without a list, about any."""
-    major = each.choice.major
-    return not major or arch_list is None or f" {major}." in f" {arch_list}"
 
 
 def _without_us(

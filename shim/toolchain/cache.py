@@ -82,7 +82,7 @@ def look(environ: Mapping[str, str], release: str) -> Cache:
     stated = environ.get(VARIABLE)
     chosen_by = "home directory" if stated is None else VARIABLE
     try:
-        home = Path.home()
+        home = Path(environ["HOME"] or "/") if "HOME" in environ else Path.home()
     except RuntimeError as error:
         return Cache("", chosen_by, f"there is no home directory: {error}")
     directory = Path(stated if stated is not None else home) / ".cache" / "flashinfer"

@@ -27,7 +27,7 @@ class Choice:
         flag: what nvcc is given from ``cuda`` on, empty where that is no matter of nvcc's.
         needs: the CUDA release whose nvcc or headers ``above`` takes, None if any will do.
         lack: what becomes of it with an older one.
-        major: it is about GPUs of this compute capability; 0: about all.
+        about: GPUs of this compute capability (``12.0``), or of all that begin so (``12.``).
     """
 
     of: str
@@ -38,7 +38,7 @@ class Choice:
     flag: str = ""
     needs: str | None = None
     lack: str = ""
-    major: int = 0
+    about: str = ""
 
 
 _STUB = "-static-global-template-stub=false"
@@ -76,7 +76,7 @@ CHOICES = (
         "0.6.9",
         below="not supported",
         above="chosen",
-        major=12,
+        about="12.",
     ),
     Choice(
         "packed KDA decode on 10.0",
@@ -87,7 +87,7 @@ CHOICES = (
         flag=targets.gencode("100f"),
         needs="12.9",
         lack="nvcc cannot target sm_100f: packed KDA decode cannot be built",
-        major=10,
+        about="10.",
     ),
     Choice(
         "tinygemm2 on 10.x",
@@ -98,7 +98,7 @@ CHOICES = (
         flag=targets.gencode("107a"),
         needs="13.4",
         lack="nvcc cannot target sm_107a: tinygemm2 cannot be built",
-        major=10,
+        about="10.",
     ),
     Choice(
         "sparse MLA on 12.0",
@@ -108,12 +108,12 @@ CHOICES = (
         above="direct conversion to BF16",
         needs="13.2",
         lack="nvcc does not take PTX of ISA 9.2: that sparse MLA cannot be built",
-        major=12,
+        about="12.",
     ),
 )
 
-#: The CUDA versions at which the target of a GPU of 12.x changes, or of an entry without a suffix, and
-#: the release that first asked for them; ``targets.normalised`` knows how.
+#: The CUDA versions at which the target of a GPU of 12.x changes, or of an entry without a suffix,
+#: and the release that first asked for them; ``targets.normalised`` knows how.
 _12_X = (("12.9", "0.6.7"), ("12.8", "0.7.1"))
 
 
@@ -132,6 +132,14 @@ class Difference:
     by_nvcc: str
     by_torch: str
     lack: str
+
+    def concerns(self, arch_list: str | None) -> bool:
+        """Whether it is about GPUs that are compiled for: without a list, that may be any."""
+        about = self.choice.about
+        if not about or arch_list is None:
+            return True
+        entries = arch_list.split(" ")
+        return any(e.startswith(about) if about.endswith(".") else e == about for e in entries)
 
 
 def thresholds(release: Version) -> tuple[Version, ...]:
@@ -179,7 +187,7 @@ def _targets(nvcc: Version, torch_cuda: Version, release: Version) -> Iterator[C
             flag=targets.gencode(above),
             needs=targets.brought_by(above),
             lack=f"nvcc cannot target sm_{above}: nothing can be built for 12.{minor}",
-            major=12,
+            about=f"12.{minor}",
         )
 
 

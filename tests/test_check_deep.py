@@ -17,12 +17,17 @@ from check_command import (
     dist_info,
     file,
     fine_on,
+    nvcc,
     parse,
     pythonpath,
     toolkit,
 )
 from conftest import CopyRelease, RunChild
 from releases import ROOT, path
+from toolchain_cases import chain
+
+from shim.cli import check_toolchain
+from shim.toolchain import driver
 
 KINDS = ["python -c", "multiprocessing spawn", "python -m"]
 DOCUMENT = ROOT / "docs" / "check.md"
@@ -53,23 +58,34 @@ def test_every_child_has_the_patches_in_force(deep: Checked) -> None:
         assert needless == {n for n, verdict in fine_on("0.6.3").items() if verdict != "pending"}
 
 
-def test_the_document_names_every_key_and_no_other(deep: Checked) -> None:
+@pytest.fixture
+def whole(deep: Checked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """That report, with a toolchain of which there is something to say under every key."""
+    monkeypatch.setattr(driver, "FILES", (file(tmp_path / "version", "580.65.06"),))
+    file(tmp_path / ".cache/flashinfer/0.6.3/90a/cached_ops/tmp/norm.lock")
+    environ = toolkit(tmp_path / "cuda", "12.6") | {"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
+    environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
+    nvcc(tmp_path / "cuda", "case $1 in --version) echo 'release 12.6,' ;; *) exit 1 ;; esac")
+    return deep.report | check_toolchain.as_json(chain(environ, ask=True))
+
+
+def test_the_document_names_every_key_and_no_other(whole: dict[str, Any]) -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (\S[^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {key for key, kind in rows if kind.split()[0] in TYPES}
-    assert set(keys(deep.report)) == documented
+    assert set(keys(whole)) == documented
 
 
-def test_the_values_are_of_the_documented_types(deep: Checked) -> None:
+def test_the_values_are_of_the_documented_types(whole: dict[str, Any]) -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (\S[^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {key: kind for key, kind in rows if kind.split()[0] in TYPES}
-    for key, value in keys(deep.report, values=True):
+    for key, value in keys(whole, values=True):
         words = documented[key].removesuffix(" of strings").split(" or ")
         assert any(isinstance(value, TYPES[word]) for word in words), (key, value)
 
 
 def test_every_warning_is_documented() -> None:
-    source = (ROOT / "shim" / "cli" / "check_warnings.py").read_text()
-    source += (ROOT / "shim" / "cli" / "check_deep.py").read_text()
+    names = ("check_warnings.py", "check_toolchain_warnings.py", "check_deep.py")
+    source = "".join((ROOT / "shim" / "cli" / name).read_text() for name in names)
     codes = set(re.findall(r'Warn\(\s*"(\w+)"', source))
     assert codes == set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", DOCUMENT.read_text(), re.MULTILINE))
 
@@ -139,5 +155,5 @@ def keys(value: Any, *, values: bool = False, prefix: str = "") -> Iterator[Any]
 
 
 #: Objects whose keys are names of something, and those that the document lists by their keys only.
-OPEN = {"companions", "children[].patches"}
+OPEN = {"companions", "told.refused", "children[].patches"}
 NOT_THEMSELVES = {"python", "shim", "loading", "children[].patches.*"}

@@ -20,7 +20,7 @@ from packaging.version import Version
 from releases import ROOT, path
 from toolchain_cases import broken_toolkits, chain
 
-from shim.cli.check_toolchain_warnings import toolchain_warnings
+from shim.cli.check_toolchain_warnings import gpu_warnings, toolchain_warnings
 from shim.cli.check_warnings import Warn
 from shim.toolchain import asking, cache, driver
 
@@ -265,6 +265,29 @@ def test_a_list_that_only_nvccs_version_makes_wrong(tmp_path: Path) -> None:
     by_nvcc = warned(environ, release="0.6.9", torch_cuda="12.9")
     assert "raise RuntimeError: compute capability 12.0 requires" in by_nvcc["arch_list"].text
     assert "new enough" in by_nvcc["arch_list"].action
+
+
+@pytest.mark.parametrize(
+    ("text", "capabilities", "missed"),
+    [
+        ("9.0a", ["9.0", "9.0"], None),
+        ("8.0", ["8.6"], None),
+        ("8.6", ["8.0"], "8.0"),
+        ("12.0f", ["12.1"], None),
+        ("12.0a", ["12.1"], "12.1"),
+        ("9.0a 10.0a", ["9.0", "12.0"], "12.0"),
+        (None, ["12.0"], None),
+    ],
+)
+def test_a_gpu_that_the_list_leaves_out(
+    text: str | None, capabilities: list[str], missed: str | None, tmp_path: Path
+) -> None:
+    environ = toolkit(tmp_path / "cuda", "13.0")
+    if text is not None:
+        environ["FLASHINFER_CUDA_ARCH_LIST"] = text
+    found = [warn.text for warn in gpu_warnings(chain(environ), capabilities)]
+    assert len(found) == (missed is not None)
+    assert all(f"compute capability {missed}:" in each for each in found)
 
 
 # --- driver ---------------------------------------------------------------------------------------

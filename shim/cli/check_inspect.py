@@ -15,6 +15,7 @@ from ..upstream import DISTRIBUTIONS, Installed
 from .check_loading import loading
 from .check_report import Report
 from .check_toolchain import look as look_at_toolchain
+from .check_toolchain_warnings import gpu_warnings as target_warnings
 from .check_toolchain_warnings import toolchain_warnings
 from .check_warnings import find_warnings
 from .environment import look
@@ -60,7 +61,8 @@ def inspect_environment(environ: Mapping[str, str], *, deep: bool, ask: bool) ->
         from .check_deep import gpu_warnings, start_children
 
         children = start_children()
-        warnings = (*warnings, *gpu_warnings(children))
+        seen = [each for child in children for each in child.capabilities]
+        warnings = (*warnings, *gpu_warnings(children), *target_warnings(chain, seen))
     return Report(
         environment=environment,
         flashinfer=installed,

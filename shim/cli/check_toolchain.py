@@ -278,7 +278,10 @@ def as_json(chain: Toolchain) -> dict[str, Any]:
         },
         "cache": {
             **asdict(chain.cache),
-            "locks": [asdict(lock) for lock in chain.cache.locks],
+            "locks": [
+                {**asdict(lock), "age_s": int(lock.age_s), "stale": lock.stale}
+                for lock in chain.cache.locks
+            ],
         },
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from packaging.version import Version
 
@@ -185,6 +185,23 @@ def _arch_list(chain: Toolchain, release: Version | None) -> Iterator[Warn]:
             "instructions that only such an architecture has",
             f"export {targets.VARIABLE}='{' '.join(_specific(word) for word in text.split(' '))}'",
         )
+
+
+def gpu_warnings(chain: Toolchain, capabilities: Iterable[str]) -> tuple[Warn, ...]:
+    """A warning where a GPU was seen that the list of architectures leaves out."""
+    archs = chain.targets.archs if chain.targets else ()
+    seen = sorted(set(capabilities))
+    missed = [each for each in seen if not any(targets.runs_on(arch, each) for arch in archs)]
+    if not archs or not missed:
+        return ()
+    return (
+        Warn(
+            "arch_misses_gpu",
+            f"{targets.VARIABLE}={chain.arch_list!r} has nothing for a GPU of compute capability "
+            f"{', '.join(missed)}: modules compiled for the list are built, and do not run there",
+            f"add {' '.join(missed)}, or unset {targets.VARIABLE}",
+        ),
+    )
 
 
 def _specific(entry: str) -> str:

@@ -140,6 +140,20 @@ def takes(nvcc: Version, arch: str) -> bool | None:
     return first <= nvcc and (dropped is None or nvcc < Version(dropped))
 
 
+def runs_on(arch: str, capability: str) -> bool:
+    """Whether code for a target runs on a GPU of ``capability`` (``12.0``).
+
+    Plain code runs on later GPUs of its generation, a family's on those of the family, and that
+    for one architecture on nothing else.
+    """
+    match = _TARGET.fullmatch(arch)
+    major, _, minor = capability.partition(".")
+    if match is None or match[1][:-1] != major:
+        return False
+    own, here = int(match[1][-1]), int(minor)
+    return own == here if match[2] == "a" else own <= here
+
+
 def given(arch: str, release: Version, nvcc: Version | None) -> str:
     """The target that a FlashInfer gives this nvcc for ``arch``."""
     if nvcc is None or arch != "107a" or release < _RUBIN_BY_FAMILY:

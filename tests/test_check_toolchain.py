@@ -285,9 +285,50 @@ def test_a_gpu_that_the_list_leaves_out(
     environ = toolkit(tmp_path / "cuda", "13.0")
     if text is not None:
         environ["FLASHINFER_CUDA_ARCH_LIST"] = text
-    found = [warn.text for warn in gpu_warnings(chain(environ), capabilities)]
+    told = gpu_warnings(chain(environ), Version("0.6.3"), capabilities)
+    found = [warn.text for warn in told if warn.code == "arch_misses_gpu"]
     assert len(found) == (missed is not None)
     assert all(f"compute capability {missed}:" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("release", "cuda", "torch_cuda", "capability", "found"),
+    [
+        ("0.6.3", "12.6", "12.9", "12.0", {"arch_beyond_nvcc": "cannot target sm_120a"}),
+        ("0.6.3", "12.8", "12.9", "12.0", {}),
+        ("0.6.9", "12.8", "12.8", "12.0", {"arch_beyond_nvcc": "12.0 requires CUDA 12.9"}),
+        (
+            "0.6.9",
+            "12.8",
+            "12.9",
+            "12.1",
+            {"arch_beyond_nvcc": "cannot target sm_121a", "torch_asks": "is compiled for sm_120f"},
+        ),
+        ("0.7.4", "13.0", "13.0", "12.0", {}),
+        ("0.7.4", "13.0", "13.0", "10.7", {}),
+        ("0.7.4", "12.6", "12.9", "9.0", {}),
+    ],
+)
+def test_a_gpu_that_nvcc_or_flashinfer_has_no_target_for(
+    release: str,
+    cuda: str,
+    torch_cuda: str,
+    capability: str,
+    found: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    here = chain(toolkit(tmp_path / "cuda", cuda), release=release, torch_cuda=torch_cuda)
+    told = {warn.code: warn.text for warn in gpu_warnings(here, Version(release), [capability])}
+    assert told.keys() == found.keys()
+    assert all(found[code] in text for code, text in told.items())
+
+
+def test_what_flashinfer_asks_torch_itself_is_told_with_us_and_without(tmp_path: Path) -> None:
+    environ = toolkit(tmp_path / "cuda", "12.8") | {"FLASHINFER_CUDA_ARCH_LIST": "12.0a"}
+    for setting in ("torch", "nvcc"):
+        environ["FLASHINFER_SHIM_CUDA_VERSION"] = setting
+        assert list(warned(environ, release="0.6.13", torch_cuda="12.9")) == ["torch_asks"]
+    assert warned(environ, release="0.6.3", torch_cuda="12.9") == {}
 
 
 # --- driver ---------------------------------------------------------------------------------------

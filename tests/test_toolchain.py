@@ -165,15 +165,17 @@ def test_each_row_begins_with_the_release_that_has_it() -> None:
         "b12x kernels (mm_fp4, fused MoE on 12.x)": "get_cuda_version().major < 13",
         "packed KDA decode on 10.0": 'is_cuda_version_at_least("12.9") else "sm100a"',
         "tinygemm2 on 10.x": 'is_cuda_version_at_least("13.4")',
+        "fp4_quantize on 12.x": 'if version_at_least(torch.version.cuda, "12.9"):',
         "sparse MLA on 12.0": 'get_cuda_version() >= Version("13.2")',
     }
-    for choice in choices.CHOICES:
+    for choice in (*choices.CHOICES, *choices.BY_TORCH):
         if choice.since == "0.5.0":
             continue
         for release in releases.RELEASES:
             package = releases.path(release) / "flashinfer"
             folders = ("kda_kernels", "jit", "mla", "fused_moe")
             paths = [path for folder in folders for path in (package / folder).rglob("*.py")]
+            paths += package.rglob("fp4_quantization.py")
             here = any(lines[choice.of] in path.read_text() for path in paths)
             assert here is (Version(release) >= Version(choice.since)), (choice.of, release)
 

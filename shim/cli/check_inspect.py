@@ -62,7 +62,11 @@ def inspect_environment(environ: Mapping[str, str], *, deep: bool, ask: bool) ->
 
         children = start_children()
         seen = [each for child in children for each in child.capabilities]
-        warnings = (*warnings, *gpu_warnings(children), *target_warnings(chain, seen))
+        warnings = (
+            *warnings,
+            *gpu_warnings(children),
+            *target_warnings(chain, installed.version if installed else None, seen),
+        )
     return Report(
         environment=environment,
         flashinfer=installed,

@@ -116,7 +116,9 @@ def look(
     differences: tuple[Difference, ...] = ()
     if release and without_us.version and with_us.version:
         differences = choices.differences(without_us.version, with_us.version, release)
-        differences = tuple(each for each in differences if each.concerns(arch_list))
+    if arch_list is not None:  # without a list, any GPU may be compiled for
+        entries = arch_list.split(" ")
+        differences = tuple(e for e in differences if e.choice.concerns(entries))
     wanted = None
     if arch_list is not None and release:
         wanted = targets.listed(arch_list, release, with_us.version)

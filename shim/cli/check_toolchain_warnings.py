@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from packaging.version import Version
 
-from ..toolchain import cache, finding, targets
+from ..toolchain import cache, choices, finding, targets
 from ..toolchain.finding import Toolkit
 from .check_toolchain import BUILDER, Toolchain
 from .check_warnings import Warn
@@ -22,6 +22,7 @@ def toolchain_warnings(chain: Toolchain, release: Version | None) -> tuple[Warn,
         *_builder(chain),
         *_told(chain),
         *_arch_list(chain, release),
+        *(_by_torch(chain, release, chain.arch_list.split(" ")) if chain.arch_list else ()),
         *_driver(chain),
         *_cudart(chain),
         *_cache(chain),
@@ -187,21 +188,69 @@ def _arch_list(chain: Toolchain, release: Version | None) -> Iterator[Warn]:
         )
 
 
-def gpu_warnings(chain: Toolchain, capabilities: Iterable[str]) -> tuple[Warn, ...]:
-    """A warning where a GPU was seen that the list of architectures leaves out."""
-    archs = chain.targets.archs if chain.targets else ()
+def gpu_warnings(
+    chain: Toolchain, release: Version | None, capabilities: Iterable[str]
+) -> tuple[Warn, ...]:
+    """What is wrong for the GPUs that were seen: compute capabilities, as ``12.0``."""
     seen = sorted(set(capabilities))
-    missed = [each for each in seen if not any(targets.runs_on(arch, each) for arch in archs)]
-    if not archs or not missed:
+    if not seen or release is None:
         return ()
-    return (
-        Warn(
+    if chain.arch_list is not None:
+        return tuple(_left_out(chain, seen))
+    return (*_gpu_beyond(chain, release, seen), *_by_torch(chain, release, seen))
+
+
+def _left_out(chain: Toolchain, seen: Iterable[str]) -> Iterator[Warn]:
+    """The list of architectures has nothing for a GPU."""
+    archs = chain.targets.archs if chain.targets else ()
+    missed = [each for each in seen if not any(targets.runs_on(arch, each) for arch in archs)]
+    if archs and missed:
+        yield Warn(
             "arch_misses_gpu",
             f"{targets.VARIABLE}={chain.arch_list!r} has nothing for a GPU of compute capability "
             f"{', '.join(missed)}: modules compiled for the list are built, and do not run there",
             f"add {' '.join(missed)}, or unset {targets.VARIABLE}",
-        ),
-    )
+        )
+
+
+def _gpu_beyond(chain: Toolchain, release: Version, seen: Iterable[str]) -> Iterator[Warn]:
+    """FlashInfer has no target for a GPU, or the compiler has not."""
+    told, nvcc = chain.with_us.version, chain.builder_release
+    if told is None or nvcc is None:
+        return
+    for capability in seen:
+        major, minor = map(int, capability.split("."))
+        try:
+            arch = targets.given(targets.normalised(major, minor, release, told), release, nvcc)
+        except targets.Unsupported as reason:
+            problem, needed = f"{reason}, and FlashInfer is told {told}", None
+        else:
+            if chain.takes(arch) is not False:
+                continue
+            problem, needed = f"nvcc of CUDA {nvcc} cannot target sm_{arch}", _since(arch, nvcc)
+        yield Warn(
+            "arch_beyond_nvcc",
+            f"for the GPU of compute capability {capability} no module can be built: {problem}",
+            f"set CUDA_HOME to a toolkit of CUDA {needed} or newer"
+            if needed
+            else "set CUDA_HOME to a toolkit that can",
+        )
+
+
+def _by_torch(
+    chain: Toolchain, release: Version | None, entries: Collection[str]
+) -> Iterator[Warn]:
+    """FlashInfer goes by torch's CUDA in some places, whatever get_cuda_version says."""
+    nvcc, torch_cuda = chain.builder_release, chain.torch_cuda
+    if release is None or nvcc is None or torch_cuda is None:
+        return
+    for lack in choices.broken_by_torch(nvcc, torch_cuda, release, entries):
+        yield Warn(
+            "torch_asks",
+            f"nvcc is of CUDA {nvcc}, and FlashInfer {release.public} goes by torch's {torch_cuda} "
+            f"there, with us and without: {lack}",
+            "set CUDA_HOME to a toolkit that is as new as torch's CUDA",
+        )
 
 
 def _specific(entry: str) -> str:

@@ -6,7 +6,7 @@ and the release that first made it; a test holds the versions against the source
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -39,6 +39,13 @@ class Choice:
     needs: str | None = None
     lack: str = ""
     about: str = ""
+
+    def concerns(self, entries: Iterable[str]) -> bool:
+        """Whether it is about one of these compute capabilities, or entries of the list."""
+        about = self.about
+        if not about:
+            return True
+        return any(e.startswith(about) if about.endswith(".") else e == about for e in entries)
 
 
 _STUB = "-static-global-template-stub=false"
@@ -112,6 +119,21 @@ CHOICES = (
     ),
 )
 
+#: What FlashInfer decides by ``torch.version.cuda`` itself, without us too.
+BY_TORCH = (
+    Choice(
+        "fp4_quantize on 12.x",
+        "12.9",
+        "0.6.6",
+        below="sm_120a or sm_121a",
+        above="sm_120f",
+        flag=targets.gencode("120f"),
+        needs="12.9",
+        lack="the module of fp4_quantize on 12.x is compiled for sm_120f, which it cannot target",
+        about="12.",
+    ),
+)
+
 #: The CUDA versions at which the target of a GPU of 12.x changes, or of an entry without a suffix,
 #: and the release that first asked for them; ``targets.normalised`` knows how.
 _12_X = (("12.9", "0.6.7"), ("12.8", "0.7.1"))
@@ -132,14 +154,6 @@ class Difference:
     by_nvcc: str
     by_torch: str
     lack: str
-
-    def concerns(self, arch_list: str | None) -> bool:
-        """Whether it is about GPUs that are compiled for: without a list, that may be any."""
-        about = self.choice.about
-        if not about or arch_list is None:
-            return True
-        entries = arch_list.split(" ")
-        return any(e.startswith(about) if about.endswith(".") else e == about for e in entries)
 
 
 def thresholds(release: Version) -> tuple[Version, ...]:
@@ -169,6 +183,19 @@ def differences(nvcc: Version, torch_cuda: Version, release: Version) -> tuple[D
             lack = choice.lack if lacking else ""
             found.append(Difference(choice, choice.below, choice.above, lack))
     return tuple(found)
+
+
+def broken_by_torch(
+    nvcc: Version, torch_cuda: Version, release: Version, entries: Collection[str]
+) -> tuple[str, ...]:
+    """What cannot be built for these compute capabilities since torch is newer than nvcc."""
+    return tuple(
+        choice.lack
+        for choice in BY_TORCH
+        if Version(choice.since) <= release
+        and choice.concerns(entries)
+        and nvcc < Version(choice.cuda) <= torch_cuda
+    )
 
 
 def _targets(nvcc: Version, torch_cuda: Version, release: Version) -> Iterator[Choice]:

@@ -135,13 +135,23 @@ def test_nvcc_is_asked_where_the_user_wants_its_version(
     assert answer[:3] == ["12.9", True, True]
 
 
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("echo nothing of use", "--version states no release: 'nothing of use'; torch"),
+        ("exit 3", "--version ends with status 3 and says nothing; torch"),
+        ("sleep 600", "--version has said nothing after 0.5 s, and was ended; torch"),
+        (None, "holds no bin/nvcc; torch"),
+    ],
+)
 def test_where_nvcc_cannot_be_asked_torch_answers_and_a_line_says_so(
-    run_child: RunChild, tmp_path: Path
+    run_child: RunChild, tmp_path: Path, body: str | None, problem: str
 ) -> None:
     code = (
         PRELUDE
         + """
-    import subprocess
+    from shim.toolchain import asking
+    asking.TIMEOUT_S = 0.5
     torch.version.cuda = "13.0"
     from flashinfer.jit.cpp_ext import get_cuda_version
     print(json.dumps(str(get_cuda_version())))
@@ -149,11 +159,15 @@ def test_where_nvcc_cannot_be_asked_torch_answers_and_a_line_says_so(
     )
     broken = tmp_path / "cuda"
     (broken / "bin").mkdir(parents=True)
-    (broken / "bin" / "nvcc").write_text("#!/bin/sh\necho nothing of use\n")
-    (broken / "bin" / "nvcc").chmod(0o755)
+    if body:
+        (broken / "bin" / "nvcc").write_text(f"#!/bin/sh\n{body}\n")
+        (broken / "bin" / "nvcc").chmod(0o755)
     env = {"CUDA_HOME": str(broken), "FLASHINFER_SHIM_CUDA_VERSION": "nvcc"}
     child = run_child(code, release="0.6.3", env=env)
     assert child.json == "13.0"
+    (line,) = child.stderr.splitlines()
+    assert problem in line
+    assert "CUDA_HOME" in line
 
 
 @pytest.mark.parametrize(

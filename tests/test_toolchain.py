@@ -203,6 +203,8 @@ def test_a_real_nvcc_agrees() -> None:
     answer = asking.version([here.compiler]) if here else None
     if here is None or answer is None or answer.release is None:
         pytest.skip("no nvcc on this machine")
+    if answer.release > Version("13.0"):
+        pytest.skip(f"nvcc {answer.release} is newer than what we know")
     numbers = ("70", "75", "80", "86", "87", "88", "89", "90", "100", "101", "103", "110", "120")
     flags = {targets.gencode(n + s): n + s for n in (*numbers, "121") for s in ("", "a", "f")}
     refused = asking.refused([here.compiler], flags)

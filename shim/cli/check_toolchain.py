@@ -100,42 +100,34 @@ def look(
 
     ``tells_torch_cuda``: the patch of get_cuda_version will be in force.
     """
-    toolkit = environment.toolkit
+    toolkit, release = environment.toolkit, installed.version if installed else None
     fault = finding.fault(toolkit) if toolkit else None
     asked = asking.version([toolkit.compiler]) if ask and toolkit and not fault else None
     stated = (asked and asked.release) or (toolkit.release if toolkit else None)
     torch_cuda = _version(environment.torch.cuda if environment.torch else None)
     without_us = _without_us(fault, asked, stated, torch_cuda)
-    told_torch = tells_torch_cuda and torch_cuda is not None
-    if told_torch and (settings.cuda_version == "torch" or without_us.version is None):
-        with_us = Told(torch_cuda, "torch")
-    else:
-        with_us = without_us
-    release = installed.version if installed else None
+    by_torch = settings.cuda_version == "torch" or without_us.source != "nvcc"
+    ours = tells_torch_cuda and by_torch and torch_cuda is not None
+    with_us = Told(torch_cuda, "torch") if ours else without_us
     arch_list = environ.get(targets.VARIABLE)
-    differences: tuple[Difference, ...] = ()
-    if release and without_us.version and with_us.version:
-        differences = choices.differences(without_us.version, with_us.version, release)
-    if arch_list is not None:  # without a list, any GPU may be compiled for
-        entries = arch_list.split(" ")
-        differences = tuple(e for e in differences if e.choice.concerns(entries))
+    differences = _differences(without_us, with_us, release, arch_list)
     wanted = None
     if arch_list is not None and release:
         wanted = targets.listed(arch_list, release, with_us.version)
-    builder, builder_release = environ.get(BUILDER), stated
+    builder = environ.get(BUILDER)
+    command = [toolkit.compiler] if toolkit else [""]
+    builder_release = stated
     if builder is not None:
-        builder_release = _builder_release(_command(builder, toolkit), ask=ask)
-    refused: Mapping[str, str] = {}
-    if ask and toolkit and not fault and asked and not asked.problem:
-        command = [toolkit.compiler] if builder is None else _command(builder, toolkit)
-        refused = asking.refused(command, _flags(differences, wanted))
+        command = _command(builder, toolkit)
+        builder_release = _builder_release(command, ask=ask)
+    works = asked is not None and not asked.problem
     return Toolchain(
         toolkit=toolkit,
         fault=fault,
         asked=asked,
         builder=builder,
         builder_release=builder_release,
-        refused=refused,
+        refused=asking.refused(command, _flags(differences, wanted)) if works else {},
         torch_cuda=torch_cuda,
         without_us=without_us,
         with_us=with_us,
@@ -145,6 +137,18 @@ def look(
         driver=driver.find(),
         cache=cache.look(environ, (installed and installed.module_version) or ""),
     )
+
+
+def _differences(
+    without_us: Told, with_us: Told, release: Version | None, arch_list: str | None
+) -> tuple[Difference, ...]:
+    """What FlashInfer decides otherwise, of all that is about GPUs that are compiled for."""
+    if not (release and without_us.version and with_us.version):
+        return ()
+    found = choices.differences(without_us.version, with_us.version, release)
+    if arch_list is None:  # any GPU may be compiled for
+        return found
+    return tuple(each for each in found if each.choice.concerns(arch_list.split(" ")))
 
 
 def _without_us(

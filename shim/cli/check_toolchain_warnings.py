@@ -12,7 +12,7 @@ from ..toolchain.finding import Toolkit
 from .check_toolchain import BUILDER, Toolchain
 from .check_warnings import Warn
 
-_WANTED = "a directory that holds bin/nvcc"
+_WANTED = "a directory whose bin/nvcc works"
 
 
 def toolchain_warnings(chain: Toolchain, release: Version | None) -> tuple[Warn, ...]:

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from .. import announce
 from ..opaque.identity import take_over
-from ..toolchain import choices, finding
+from ..toolchain import asking, choices, finding
 from . import Site
 
 
@@ -58,16 +58,24 @@ def _answering(original: Callable[..., Any], nvcc: str | None) -> Callable[[], V
 
 
 def _asked_nvcc(site: Site) -> str | None:
+    """What nvcc says, with a time limit, which FlashInfer's own function does not have."""
     if site.settings.cuda_version != "nvcc":
         return None
-    try:
-        return str(site.function())
-    except Exception as fault:
-        announce.warn(
-            f"FLASHINFER_SHIM_CUDA_VERSION=nvcc, but FlashInfer finds no CUDA version ({fault}); "
-            "torch.version.cuda is used; set CUDA_HOME to a toolkit with bin/nvcc"
-        )
-        return None
+    toolkit = finding.find(os.environ)
+    if toolkit is None:
+        problem = "there is no CUDA toolkit"
+    elif fault := finding.fault(toolkit):
+        problem = fault.text
+    else:
+        answer = asking.version([toolkit.compiler])
+        if answer.release:
+            return str(answer.release)
+        problem = f"{toolkit.compiler} --version {answer.problem}"
+    announce.warn(
+        f"FLASHINFER_SHIM_CUDA_VERSION=nvcc, but {problem}; torch.version.cuda is used; set "
+        "CUDA_HOME to a toolkit whose bin/nvcc works"
+    )
+    return None
 
 
 def _compare_toolkit(site: Site) -> None:

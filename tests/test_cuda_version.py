@@ -9,7 +9,7 @@ import pytest
 from conftest import RunChild
 from packaging.version import Version
 
-from shim.toolchain import choices, finding
+from shim.toolchain import finding
 
 TESTS = Path(__file__).parent
 
@@ -139,13 +139,11 @@ def test_nvcc_is_asked_where_the_user_wants_its_version(
     ("body", "problem"),
     [
         ("echo nothing of use", "--version states no release: 'nothing of use'; torch"),
-        ("exit 3", "--version ends with status 3 and says nothing; torch"),
         ("sleep 600", "--version has said nothing after 0.5 s, and was ended; torch"),
-        (None, "holds no bin/nvcc; torch"),
     ],
 )
 def test_where_nvcc_cannot_be_asked_torch_answers_and_a_line_says_so(
-    run_child: RunChild, tmp_path: Path, body: str | None, problem: str
+    run_child: RunChild, tmp_path: Path, body: str, problem: str
 ) -> None:
     code = (
         PRELUDE
@@ -159,9 +157,8 @@ def test_where_nvcc_cannot_be_asked_torch_answers_and_a_line_says_so(
     )
     broken = tmp_path / "cuda"
     (broken / "bin").mkdir(parents=True)
-    if body:
-        (broken / "bin" / "nvcc").write_text(f"#!/bin/sh\n{body}\n")
-        (broken / "bin" / "nvcc").chmod(0o755)
+    (broken / "bin" / "nvcc").write_text(f"#!/bin/sh\n{body}\n")
+    (broken / "bin" / "nvcc").chmod(0o755)
     env = {"CUDA_HOME": str(broken), "FLASHINFER_SHIM_CUDA_VERSION": "nvcc"}
     child = run_child(code, release="0.6.3", env=env)
     assert child.json == "13.0"
@@ -177,7 +174,6 @@ def test_where_nvcc_cannot_be_asked_torch_answers_and_a_line_says_so(
         ("12.8", "13.0", {}, 0),  # this release decides nothing between these two
         ("13.0", "13.0", {}, 0),
         ("13.0", "12.8", {}, 0),
-        ("12.6", "12.7", {}, 0),
         ("12.6", "13.0", {"FLASHINFER_SHIM_CUDA_VERSION": "nvcc"}, 0),
         ("12.6", "13.0", {"FLASHINFER_SHIM_LOG": "off"}, 0),
     ],
@@ -197,6 +193,7 @@ def test_a_toolkit_older_than_torchs_cuda_is_one_line_that_names_the_toggle(
     said = child.stderr.splitlines()
     assert len(said) == lines, child
     if lines:
+        assert "nvcc does not know the option -static-global-template-stub=false" in said[0]
         assert "FLASHINFER_SHIM_CUDA_VERSION=nvcc" in said[0]
         assert toolkit in said[0]
         assert torch_cuda in said[0]
@@ -235,14 +232,3 @@ def test_cuda_h_states_the_release_where_version_json_is_missing(tmp_path: Path)
     found = finding.find({"CUDA_HOME": str(tmp_path)})
     assert found is not None
     assert found.release == Version("12.8")
-
-
-def test_the_thresholds_between_a_toolkit_and_torch_are_named() -> None:
-    def crossed(nvcc: str, torch_cuda: str, release: str) -> list[str]:
-        steps = choices.crossed(Version(nvcc), Version(torch_cuda), Version(release))
-        return [str(step) for step in steps]
-
-    assert crossed("12.6", "13.0", "0.6.3") == ["12.8"]  # it decides nothing at 12.9
-    assert crossed("12.6", "13.0", "0.6.9") == ["12.8", "12.9", "13.0"]
-    assert crossed("12.8", "13.0", "0.7.4") == ["12.9", "13.0"]
-    assert crossed("13.0", "12.8", "0.7.4") == []

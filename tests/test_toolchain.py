@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,12 @@ def decided(release: str) -> set[str]:
 def test_the_versions_at_which_something_is_decided_are_those_of_the_sources(
     each_release: str,
 ) -> None:
-    ours = {str(step) for step in choices.thresholds(Version(each_release))}
+    cudas = [Version(f"{major}.{minor}") for major in (11, 12, 13) for minor in range(10)]
+    ours = {
+        str(newer)
+        for older, newer in pairwise(cudas)
+        if choices.differences(older, newer, Version(each_release), None)
+    }
     assert ours == decided(each_release)
 
 

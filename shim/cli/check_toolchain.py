@@ -142,13 +142,9 @@ def look(
 def _differences(
     without_us: Told, with_us: Told, release: Version | None, arch_list: str | None
 ) -> tuple[Difference, ...]:
-    """What FlashInfer decides otherwise, of all that is about GPUs that are compiled for."""
     if not (release and without_us.version and with_us.version):
         return ()
-    found = choices.differences(without_us.version, with_us.version, release)
-    if arch_list is None:  # any GPU may be compiled for
-        return found
-    return tuple(each for each in found if each.choice.concerns(arch_list.split(" ")))
+    return choices.differences(without_us.version, with_us.version, release, arch_list)
 
 
 def _without_us(

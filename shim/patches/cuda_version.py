@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from .. import announce
 from ..opaque.identity import take_over
-from ..toolchain import asking, choices, finding
+from ..toolchain import asking, choices, finding, targets
 from . import Site
 
 
@@ -79,18 +79,22 @@ def _asked_nvcc(site: Site) -> str | None:
 
 
 def _compare_toolkit(site: Site) -> None:
-    """Warn where FlashInfer, told torch's CUDA, would choose flags that this nvcc cannot take."""
+    """Warn where FlashInfer, told torch's CUDA, asks this nvcc for what it cannot do."""
     if torch.version.cuda is None or site.settings.cuda_version == "nvcc" or not site.release:
         return
     toolkit = finding.find(os.environ)
     if toolkit is None or toolkit.release is None:
         return
-    release, torch_cuda = Version(site.release), Version(torch.version.cuda)
-    steps = choices.crossed(toolkit.release, torch_cuda, release)
-    if steps:
+    differences = choices.differences(
+        toolkit.release,
+        Version(torch.version.cuda),
+        Version(site.release),
+        os.environ.get(targets.VARIABLE),
+    )
+    broken = list(dict.fromkeys(each.lack for each in differences if each.lack))
+    if broken:
         announce.warn(
             f"the CUDA toolkit in {toolkit.home} is {toolkit.release}, torch was built with "
-            f"{torch.version.cuda}: FlashInfer will choose compile flags of CUDA {steps[-1]} that "
-            "this nvcc may not take; set FLASHINFER_SHIM_CUDA_VERSION=nvcc, or CUDA_HOME to a "
-            "toolkit that matches torch"
+            f"{torch.version.cuda}, and FlashInfer goes by torch's: {'; '.join(broken)}; set "
+            "FLASHINFER_SHIM_CUDA_VERSION=nvcc, or CUDA_HOME to a toolkit that matches torch"
         )

@@ -134,9 +134,9 @@ BY_TORCH = (
     ),
 )
 
-#: The CUDA versions at which the target of a GPU of 12.x changes, or of an entry without a suffix,
-#: and the release that first asked for them; ``targets.normalised`` knows how.
-_12_X = (("12.9", "0.6.7"), ("12.8", "0.7.1"))
+#: From this release on the target of a GPU of 12.x, or of an entry without a suffix, depends on the
+#: version; ``targets.normalised`` knows how.
+_12_X_SINCE = "0.6.7"
 
 
 @dataclass(frozen=True)
@@ -156,25 +156,20 @@ class Difference:
     lack: str
 
 
-def thresholds(release: Version) -> tuple[Version, ...]:
-    """The CUDA versions at which a release of FlashInfer decides something, ascending."""
-    decided = [(choice.cuda, choice.since) for choice in CHOICES]
-    return tuple(
-        sorted({Version(cuda) for cuda, since in (*decided, *_12_X) if Version(since) <= release})
-    )
+def differences(
+    nvcc: Version, torch_cuda: Version, release: Version, arch_list: str | None
+) -> tuple[Difference, ...]:
+    """What a release of FlashInfer decides otherwise for ``nvcc`` than for ``torch_cuda``.
 
-
-def crossed(nvcc: Version, torch_cuda: Version, release: Version) -> tuple[Version, ...]:
-    """The thresholds that torch's CUDA reaches and nvcc's release does not, ascending."""
-    return tuple(step for step in thresholds(release) if nvcc < step <= torch_cuda)
-
-
-def differences(nvcc: Version, torch_cuda: Version, release: Version) -> tuple[Difference, ...]:
-    """What a release of FlashInfer decides otherwise for ``nvcc`` than for ``torch_cuda``."""
+    Of what is about GPUs of one kind, that which concerns an entry of ``arch_list``; where there is
+    no list, all of it, since any GPU may be compiled for.
+    """
     found = []
     for choice in (*CHOICES, *_targets(nvcc, torch_cuda, release)):
         step = Version(choice.cuda)
         if Version(choice.since) > release or (nvcc >= step) == (torch_cuda >= step):
+            continue
+        if arch_list is not None and not choice.concerns(arch_list.split(" ")):
             continue
         if torch_cuda < step:
             found.append(Difference(choice, choice.above, choice.below, ""))
@@ -208,7 +203,7 @@ def _targets(nvcc: Version, torch_cuda: Version, release: Version) -> Iterator[C
         yield Choice(
             f"target of compute capability 12.{minor}",
             str(newer),
-            _12_X[0][1],
+            _12_X_SINCE,
             below=f"sm_{below}" if below else "none: FlashInfer has no target",
             above=f"sm_{above}",
             flag=targets.gencode(above),

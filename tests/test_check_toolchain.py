@@ -136,6 +136,12 @@ def test_a_directory_that_is_spelled_so_that_a_build_fails(
     assert found in warned({"CUDA_HOME": home})["nvcc_unusable"].text
 
 
+def test_another_nvcc_without_a_release_is_a_warning_where_it_was_asked(tmp_path: Path) -> None:
+    environ = toolkit(tmp_path / "cuda", "12.8") | {"FLASHINFER_NVCC": str(tmp_path / "gone")}
+    assert warned(environ, torch_cuda="12.8") == {}
+    assert "of CUDA unknown" in warned(environ, torch_cuda="12.8", ask=True)["nvcc_override"].text
+
+
 def test_another_nvcc_that_builds_than_the_one_that_is_asked(tmp_path: Path) -> None:
     environ = toolkit(tmp_path / "old", "12.8")
     toolkit(tmp_path / "new", "13.0")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -119,7 +121,7 @@ def look(
     builder_release = stated
     if builder is not None:
         command = _command(builder, toolkit)
-        builder_release = _builder_release(command, ask=ask)
+        builder_release = _builder_release(command, environ, ask=ask)
     works = asked is not None and not asked.problem
     return Toolchain(
         toolkit=toolkit,
@@ -175,11 +177,14 @@ def _command(builder: str, toolkit: Toolkit | None) -> list[str]:
         return [text]
 
 
-def _builder_release(command: list[str], *, ask: bool) -> Version | None:
+def _builder_release(
+    command: list[str], environ: Mapping[str, str], *, ask: bool
+) -> Version | None:
     """CUDA release of the compiler in ``FLASHINFER_NVCC``, its last word (``ccache nvcc``)."""
     if ask:
         return asking.version(command).release
-    home, _, _ = command[-1].rpartition("/bin/")
+    program = shutil.which(command[-1], path=environ.get("PATH", os.defpath)) or ""
+    home, _, _ = program.rpartition("/bin/")
     return finding.stated_release(home) if home else None
 
 

@@ -57,7 +57,8 @@ def _nvcc(chain: Toolchain) -> Iterator[Warn]:
         yield Warn(
             "toolkit_incomplete",
             f"{toolkit.home} ({toolkit.chosen_by}) has nvcc, but no {' and no '.join(missing)}: "
-            "modules with C++ sources are not compiled, or no module is linked",
+            "FlashInfer looks for headers and libraries there, so its C++ sources are not compiled "
+            "or its modules not linked, unless the compiler finds them elsewhere",
             "set CUDA_HOME to the whole toolkit; a script or a link on PATH hides where it is",
         )
     stated = toolkit.release
@@ -121,6 +122,8 @@ def _builder(chain: Toolchain) -> Iterator[Warn]:
     """FlashInfer builds with one nvcc and asks another one for the version."""
     if chain.builder is None or chain.builder_release == chain.release or not chain.release:
         return
+    if chain.builder_release is None and not chain.asked:
+        return  # no file states it, which --toolchain does not need
     yield Warn(
         "nvcc_override",
         f"FlashInfer builds with {BUILDER}={chain.builder!r} of CUDA "

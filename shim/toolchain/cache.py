@@ -25,6 +25,9 @@ LOCKS = Path("/proc/locks")
 _SHARED = re.compile(r"nfs|lustre|gpfs|cifs|smb|ceph|beegfs|9p|afs|glusterfs|fuse\.(?!overlay)")
 
 
+_FLOCK = re.compile(r" FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
+
+
 @dataclass(frozen=True)
 class Lock:
     """A lock file of a build.
@@ -190,16 +193,13 @@ def _locks(directory: Path) -> Iterator[Lock]:
 def _held() -> dict[tuple[int, int, int], int]:
     """Who holds a flock on which file, by device and inode; 0: not a process that can be seen here.
 
-    A line of /proc/locks: ``1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF``.
+    A line of /proc/locks: ``1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF``.
     """
     try:
-        lines = LOCKS.read_text(encoding="ascii", errors="replace").splitlines()
+        text = LOCKS.read_text(encoding="ascii", errors="replace")
     except OSError:
         return {}
-    found = {}
-    for line in lines:
-        words = line.split()
-        if len(words) == 8 and words[1] == "FLOCK":
-            major, minor, inode = words[5].split(":")
-            found[int(major, 16), int(minor, 16), int(inode)] = max(0, int(words[4]))
-    return found
+    return {
+        (int(major, 16), int(minor, 16), int(inode)): max(0, int(process))
+        for process, major, minor, inode in _FLOCK.findall(text)
+    }

@@ -93,6 +93,10 @@ def fault(toolkit: Toolkit) -> Fault | None:
 
 def incomplete(toolkit: Toolkit) -> tuple[str, ...]:
     """What every build needs beside nvcc and this toolkit lacks, relative to its directory."""
+    if (
+        os.path.normpath(toolkit.home) == "/usr"
+    ):  # a distribution's own, where compilers look anyway
+        return ()
     return tuple(each for each in _NEEDED if not os.path.exists(os.path.join(toolkit.home, each)))
 
 

@@ -74,9 +74,9 @@ def copy_release(tmp_path: Path) -> CopyRelease:
 
 @pytest.fixture
 def unknown_release(copy_release: CopyRelease) -> Path:
-    """0.7.4 that calls itself 0.7.5, in its metadata and in its own file."""
+    """0.7.4 that calls itself 99.0, in its metadata and in its own file."""
     return copy_release(
         "0.7.4",
-        metadata_version="0.7.5",
-        edit={"flashinfer/_build_meta.py": lambda text: text.replace("0.7.4", "0.7.5")},
+        metadata_version="99.0",
+        edit={"flashinfer/_build_meta.py": lambda text: text.replace("0.7.4", "99.0")},
     )

@@ -13,6 +13,7 @@ likewise. Many functions take another path where they are installed, as for all 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +23,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-RELEASES = (
+ROOT = Path(__file__).resolve().parent.parent
+
+_KNOWN = json.loads((ROOT / "shim" / "patches" / "releases.json").read_text(encoding="utf-8"))
+#: Those that differ most, and the newest that is known.
+_CHOSEN = (
     "0.5.0",
     "0.5.3",
     "0.6.3",
@@ -33,6 +38,7 @@ RELEASES = (
     "0.6.18.post1",
     "0.7.4",
 )
+RELEASES: tuple[str, ...] = tuple(dict.fromkeys((*_CHOSEN, _KNOWN[-1])))
 
 #: The CuTe DSL (`nvidia-cutlass-dsl[cu13]`) and cuTile, but for what the tests' tools bring along.
 _CUTE_DSL = "4.8.1"
@@ -44,8 +50,6 @@ _CUDA_PACKAGES = (
     "protobuf==7.36.2",
     "cuda-tile==1.7.0",
 )
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def cache() -> Path:

@@ -2,156 +2,133 @@
 
 And ``files.json`` beside it, with the files that hold the functions of all patches.
 
-    python tests/write_rows.py        # fetches every tested release
+    python tests/write_rows.py          # after a change of declarations: reads every tested release
+    python tests/write_rows.py 0.7.5    # makes 0.7.5 a tested release
 
-A row changes only where a release changes the function; a new release mostly moves ``until``.
+A row changes only where a release changes the function; a new release mostly moves ``until``. The
+rows end where upstream makes it an op itself. Releases are fetched on first use.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import sys
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import releases
+from packaging.version import InvalidVersion, Version
 
 sys.path.append(str(releases.ROOT))
 
-from packaging.version import Version
-
-from shim.contract import Contract, Row
-from shim.opaque.declare import Op
-from shim.patches import PATCHES, RELEASES
+from shim.contract import Row
+from shim.definitions import Ambiguous, Definitions
+from shim.patches import PATCHES, Patch
 from shim.patches.files import FILES
-from shim.patches.op_contracts import ROWS, contract
+from shim.patches.op_contracts import ROWS
 from shim.patches.ops import FAMILIES, OPS
-from shim.upstream import FunctionFacts, Sources
+from shim.patches.releases import FILE, RELEASES
+from shim.upstream import Sources
 
-#: Where functions of the same names live that are not the ones that users call.
-_OTHERS = re.compile(r"flashinfer\.(triton|trace|testing|experimental)\b")
-#: Where such functions stand behind the ones that users call, if there are such.
-_BEHIND = re.compile(r".*(\.kernels|_backend)\b")
-_DEFINITION = re.compile(r"^(?:def|class) (\w+)[(:]", re.MULTILINE)
+#: By op.
+Rows = dict[str, list[Row]]
+#: By module, the runs of releases in which its file stays as it is: first, last, digest.
+Files = dict[str, list[list[str]]]
 
-
-def index(package: Path) -> Mapping[str, list[str]]:
-    """By function or class, the modules that define it."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(package.rglob("*.py")):
-        module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
-        module = module.removesuffix(".__init__")
-        for name in dict.fromkeys(_DEFINITION.findall(path.read_text(errors="replace"))):
-            found[name].append(module)
-    return found
+BY_HAND = tuple(patch for patch in PATCHES if patch.name not in OPS)
 
 
-def exports(package: Path) -> set[tuple[str, str]]:
-    """The functions that packages export under their own names, with their modules."""
-    found = set()
-    for path in (package / "__init__.py", *package.glob("*/__init__.py")):
-        inside = ".".join(path.parent.relative_to(package.parent).parts)
-        for node in ast.walk(ast.parse(path.read_text(errors="replace"))):
-            if isinstance(node, ast.ImportFrom) and node.level == 1:
-                names = (alias.name for alias in node.names if alias.asname in (None, alias.name))
-                found |= {(f"{inside}.{node.module}", name) for name in names}
-    return found
-
-
-def find(
-    sources: Sources,
-    modules: Mapping[str, list[str]],
-    exported: Collection[tuple[str, str]],
-    op: Op,
-) -> FunctionFacts | None:
-    """The function as its defining module has it; None where the release has no such function."""
-    name = op.path
-    every = modules.get(name.partition(".")[0], [])
-    if op.module:
-        every = [module for module in every if fnmatchcase(module, op.module)]
-    else:
-        every = [module for module in every if not _OTHERS.match(module)]
-    found = [module for module in every if not _BEHIND.match(module)] or every
-    if len(found) > 1:
-        found = [module for module in found if (module, name) in exported] or found
-    if len(found) > 1:
-        raise SystemExit(f"{name} is defined in {', '.join(found)}")
-    return sources.facts(found[0], name) if found else None
-
-
-def runs_of_files(releases_of: Mapping[str, Collection[str]]) -> dict[str, list[list[str]]]:
-    """By module, the runs of releases in which its file stays as it is: first, last, digest.
-
-    Args:
-        releases_of: by module, the releases in which it holds a function of a patch.
-    """
-    found: dict[str, list[list[str]]] = {}
-    for module, wanted in sorted(releases_of.items()):
-        runs = found[module] = []
-        for release in filter(wanted.__contains__, RELEASES):
-            digest = Sources(releases.path(release) / "flashinfer").digest(module)
-            if runs and runs[-1][2] == digest:
-                runs[-1][1] = release
-            else:
-                runs.append([release, release, digest])
-    return found
-
-
-def homes(contracts: Iterable[Contract]) -> dict[str, set[str]]:
-    """By module, the releases in which it holds a function of a contract."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for each in contracts:
-        for release in RELEASES:
-            row = each.row_for(Version(release))
-            if row is not None:
-                found[row.module].add(release)
-    return found
-
-
-def write(path: Path, told: object) -> None:
-    """Write all of a file, or nothing."""
-    written = path.with_suffix(".new")
-    written.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    written.replace(path)
-
-
-def main() -> None:
-    families = {op.name: family for family, members in FAMILIES.items() for op in members}
-    rows: dict[str, list[Row]] = {name: [] for name in OPS}
-    for release in RELEASES:
-        package = releases.path(release) / "flashinfer"
-        sources, modules, exported = Sources(package), index(package), exports(package)
-        for name, runs in rows.items():
-            facts = find(sources, modules, exported, OPS[name])
-            if facts is None:
-                continue
-            row = Row(release, release, facts.module, facts.signature, facts.digest, facts.source)
-            if runs and runs[-1]._replace(until=release) == row._replace(since=runs[-1].since):
-                runs[-1] = runs[-1]._replace(until=release)
-            else:
-                runs.append(row)
+def main(added: Sequence[str]) -> None:
+    """Read all releases, or only those that are added where they follow the others."""
+    try:
+        known = sorted({*RELEASES, *added}, key=Version)
+    except InvalidVersion as error:
+        raise SystemExit(f"expected the number of a release, such as 0.7.5: {error}") from None
+    rows, files = _written()
+    follow = added and known[: len(RELEASES)] == list(RELEASES) and rows.keys() == OPS.keys()
+    if not follow:
+        rows, files = {name: [] for name in OPS}, {}
+    for release in known[len(RELEASES) :] if follow else known:
+        sources = Sources(releases.path(release) / "flashinfer")
+        for patch in BY_HAND:
+            check_row(patch, release, sources)
+        extend_rows(rows, release, sources)
+        extend_files(files, rows, release, sources)
         print(release, file=sys.stderr)
     absent = ", ".join(name for name, runs in rows.items() if not runs)
     if absent:
         raise SystemExit(f"no release has {absent}")
-    told = {
-        name: {
-            "family": families[name],
-            "function": OPS[name].path,
-            # Without the traits, which none of them has.
-            "rows": [row[:-1] for row in runs],
-        }
-        for name, runs in rows.items()
-    }
-    write(ROWS, told)
-    by_hand = [patch.contract for patch in PATCHES if patch.name not in OPS]
-    declared = [contract(OPS[name].path, row["rows"]) for name, row in told.items()]
-    write(FILES, runs_of_files(homes([*by_hand, *declared])))
+    _write({ROWS: dict(_told(rows)), FILES: dict(sorted(files.items())), FILE: known})
+
+
+def check_row(patch: Patch, release: str, sources: Sources) -> None:
+    """Stop where a function is not as its row, which is written by hand, says."""
+    contract = patch.contract
+    row = contract.row_for(Version(release)) or contract.rows[-1]
+    facts = sources.facts(row.module, contract.function, contract.companions)
+    if facts is None or (facts.signature, facts.digest) != (row.signature, row.digest):
+        found = facts and f"({facts.signature}) body {facts.digest}"
+        raise SystemExit(
+            f"{contract.function} of {release} is {found} in {row.module}, and the row of "
+            f"{row.since} says ({row.signature}) body {row.digest}: end that row in "
+            f"shim/patches/{patch.name}_contract.py and add one"
+        )
+
+
+def extend_rows(rows: Rows, release: str, sources: Sources) -> None:
+    """Add what ``release`` has of each function behind the releases before it."""
+    definitions = Definitions(releases.path(release) / "flashinfer")
+    for name, runs in rows.items():
+        try:
+            module = definitions.module(OPS[name].path, OPS[name].module)
+        except Ambiguous as error:
+            raise SystemExit(f"{release}: {error}: give the op its `module`") from None
+        facts = module and sources.facts(module, OPS[name].path)
+        if not facts:
+            continue
+        row = Row(release, release, facts.module, facts.signature, facts.digest, facts.source)
+        if runs and runs[-1]._replace(until=release) == row._replace(since=runs[-1].since):
+            runs[-1] = runs[-1]._replace(until=release)
+        else:
+            runs.append(row)
+
+
+def extend_files(files: Files, rows: Rows, release: str, sources: Sources) -> None:
+    """Add the files of ``release`` that hold a function of a patch."""
+    modules = {runs[-1].module for runs in rows.values() if runs and runs[-1].until == release}
+    for patch in BY_HAND:
+        modules.add((patch.contract.row_for(Version(release)) or patch.contract.rows[-1]).module)
+    for module in modules:
+        runs, digest = files.setdefault(module, []), sources.digest(module)
+        if runs and runs[-1][2] == digest:
+            runs[-1][1] = release
+        else:
+            runs.append([release, release, digest])
+
+
+def _written() -> tuple[Rows, Files]:
+    """What the files say now."""
+    told = json.loads(ROWS.read_text(encoding="utf-8"))
+    rows = {name: [Row(*run) for run in each["rows"]] for name, each in told.items()}
+    return rows, json.loads(FILES.read_text(encoding="utf-8"))
+
+
+def _told(rows: Rows) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """In the order of the declarations."""
+    for family, members in FAMILIES.items():
+        for op in members:
+            # The last field, traits, is for rows that are written by hand.
+            runs = [run[:-1] for run in rows[op.name]]
+            yield op.name, {"family": family, "function": op.path, "rows": runs}
+
+
+def _write(contents: Mapping[Path, object]) -> None:
+    """All of the files, or none where one cannot be written."""
+    for path, value in contents.items():
+        path.with_suffix(".new").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    for path in contents:
+        path.with_suffix(".new").replace(path)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -15,20 +15,7 @@ from typing import Any
 from ..contract import Contract
 from ..settings import Settings
 from . import cuda_version_contract, fp4_quantize_contract, op_contracts
-
-#: The releases of FlashInfer that the suite was run on, oldest first. A release whose functions
-#: did not change is one more word here; docs/compatibility.md tells the rest.
-RELEASES = (
-    *("0.5.0", "0.5.1", "0.5.2", "0.5.3"),
-    *("0.6.0", "0.6.1", "0.6.2", "0.6.3", "0.6.4", "0.6.5", "0.6.6"),
-    *("0.6.7", "0.6.7.post1", "0.6.7.post2", "0.6.7.post3"),
-    *("0.6.8", "0.6.8.post1", "0.6.9", "0.6.10", "0.6.10.post1"),
-    *("0.6.11", "0.6.11.post1", "0.6.11.post2", "0.6.11.post3", "0.6.12"),
-    *("0.6.13", "0.6.14", "0.6.15", "0.6.15.post1"),
-    *("0.6.16", "0.6.16.post1", "0.6.16.post2", "0.6.16.post3", "0.6.16.post4"),
-    *("0.6.17", "0.6.18", "0.6.18.post1"),
-    *("0.7.0", "0.7.0.post1", "0.7.1", "0.7.2", "0.7.2.post1", "0.7.4"),
-)
+from .releases import RELEASES as RELEASES
 
 
 @dataclass(frozen=True)

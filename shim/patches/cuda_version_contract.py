@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..contract import Contract, Row
 from ..upstream import FunctionFacts
+from .releases import RELEASES
 
 #: All that a body may mention which answers from torch alone.
 _TORCH_ALONE = frozenset({"torch", "version", "cuda", "Version", "RuntimeError"})
@@ -24,7 +25,9 @@ def _fixed(facts: FunctionFacts) -> bool:
 CONTRACT = Contract(
     function="get_cuda_version",
     companions=("get_cuda_path",),
-    rows=(Row("0.5.0", "0.7.4", "flashinfer.jit.cpp_ext", signature="", digest="51363e21d8f4"),),
+    rows=(
+        Row("0.5.0", RELEASES[-1], "flashinfer.jit.cpp_ext", signature="", digest="51363e21d8f4"),
+    ),
     fixed=_fixed,
     faulty=_faulty,
 )

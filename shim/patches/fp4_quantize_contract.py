@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..contract import Contract, Row
 from ..upstream import FunctionFacts
 from .fp4_traits import CuteTraits, Fp4Traits
+from .releases import RELEASES
 
 _JIT_GETTER = "get_fp4_quantization_module"
 
@@ -84,7 +85,7 @@ CONTRACT = Contract(
         Row("0.7.0", "0.7.0.post1", _NEW, _S3, "e2cdb9f1bacd", traits=_T070),
         Row("0.7.1", "0.7.2", _NEW, _S4, "6d997fcc8fab", traits=_T071),
         Row("0.7.2.post1", "0.7.2.post1", _NEW, _S4, "067d5ccf3c03", traits=_T071),
-        Row("0.7.4", "0.7.4", _NEW, _S5, "1dd43a3994fd", traits=_T074),
+        Row("0.7.4", RELEASES[-1], _NEW, _S5, "1dd43a3994fd", traits=_T074),
     ),
     fixed=_fixed,
     faulty=_faulty,

@@ -25,7 +25,7 @@ from shim.contract import Row
 from shim.definitions import Ambiguous, Definitions
 from shim.patches import PATCHES, Patch
 from shim.patches.files import FILES
-from shim.patches.op_contracts import ROWS
+from shim.patches.op_contracts import ROWS, fixed
 from shim.patches.ops import FAMILIES, OPS
 from shim.patches.releases import FILE, RELEASES
 from shim.upstream import Sources
@@ -84,7 +84,7 @@ def extend_rows(rows: Rows, release: str, sources: Sources) -> None:
         except Ambiguous as error:
             raise SystemExit(f"{release}: {error}: give the op its `module`") from None
         facts = module and sources.facts(module, OPS[name].path)
-        if not facts:
+        if not facts or fixed(facts):
             continue
         row = Row(release, release, facts.module, facts.signature, facts.digest, facts.source)
         if runs and runs[-1]._replace(until=release) == row._replace(since=runs[-1].since):

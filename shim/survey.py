@@ -43,21 +43,34 @@ def survey(
 ) -> tuple[Installed, tuple[Finding, ...]]:
     """Look at the FlashInfer in directory ``package``. Imports and starts nothing."""
     here = installed(package, search_path)
+    findings = judge_all(here, policy)
     torch_problem = _torch_problem(search_path)
-    sources = Sources(package)
+    if torch_problem:
+        findings = tuple(_refused(finding, torch_problem) for finding in findings)
+    return here, findings
+
+
+def judge_all(here: Installed, policy: str) -> tuple[Finding, ...]:
+    """Every contract's word on a FlashInfer, whatever torch is beside it."""
+    sources = Sources(here.package)
     findings = []
     for patch in PATCHES:
         facts = _facts(patch, here, sources)
         judgement = judge(patch.contract, here, facts, releases=RELEASES, policy=policy)
-        if torch_problem and judgement.verdict is Verdict.PENDING:
-            judgement = replace(
-                judgement,
-                verdict=Verdict.REFUSED,
-                reason=torch_problem,
-                action=f"install torch {OLDEST_TORCH} or newer",
-            )
         findings.append(Finding(patch, str(here.version or ""), facts, judgement))
-    return here, tuple(findings)
+    return tuple(findings)
+
+
+def _refused(finding: Finding, torch_problem: str) -> Finding:
+    if finding.judgement.verdict is not Verdict.PENDING:
+        return finding
+    judgement = replace(
+        finding.judgement,
+        verdict=Verdict.REFUSED,
+        reason=torch_problem,
+        action=f"install torch {OLDEST_TORCH} or newer",
+    )
+    return replace(finding, judgement=judgement)
 
 
 def _facts(patch: Patch, here: Installed, sources: Sources) -> FunctionFacts | None:

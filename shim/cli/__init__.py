@@ -14,6 +14,7 @@ from .. import __version__
 COMMANDS = {
     "check": "say which patches this environment would get, and why not the others",
     "prove": "compile FlashInfer calls without and with the shim, and compare",
+    "radar": "say what a release that is not installed would do to our patches",
     "coverage": "list FlashInfer's public functions, and which of them torch.compile takes whole",
     "run": "run a command with the shim on its PYTHONPATH",
     "path": "print the directory that belongs on PYTHONPATH",

@@ -1,4 +1,4 @@
-"""Start the children of ``prove`` and listen to them. Imports no torch."""
+"""Start the children of ``prove`` and of ``radar --run`` and listen to them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from ..cli.run import put_first
 from ..location import package_directory, startup_directory
 from .examples import Example
 
-Side = Literal["without", "with"]
+Side = Literal["without", "with", "shadow"]
 
+_WORDS: Mapping[Side, str] = {"without": "without us", "with": "with us", "shadow": "in shadow"}
 #: Seconds of silence after which a child is ended: a first build of a kernel takes minutes.
 TIME_LIMIT = 900.0
 
@@ -52,7 +53,7 @@ def ask(
     """Run the examples on one side, in one child, or in more where one does not survive.
 
     Args:
-        side: without or with us.
+        side: without or with us; ``shadow`` is without us, FlashInfer's own Python alone.
         wanted: the examples.
         arch: the compute capability to pretend, None for the GPU or the default.
         tell: called with what begins now.
@@ -66,7 +67,7 @@ def ask(
     pending = [example.name for example in wanted]
     env = environment(side, os.environ if environ is None else environ)
     while pending:
-        tell(f"{side} us: importing FlashInfer")
+        tell(f"{_WORDS[side]}: importing FlashInfer")
         with tempfile.TemporaryDirectory(prefix="flashinfer-shim-") as scratch:
             request = {"side": side, "arch": arch, "scratch": scratch, "examples": pending}
             fault = _listen(request, env, answers, pending, tell, time_limit)
@@ -86,7 +87,7 @@ def environment(side: Side, environ: Mapping[str, str]) -> dict[str, str]:
     env.pop("PYTHONPATH", None)
     if entries:
         env["PYTHONPATH"] = os.pathsep.join(entries)
-    if side == "without":
+    if side != "with":
         env["FLASHINFER_SHIM"] = "off"
     return env
 
@@ -109,7 +110,7 @@ def _listen(
                 if kind == "environment":
                     answers.environment = event
                 elif kind == "begin":
-                    tell(f"{request['side']} us: {name}")
+                    tell(f"{_WORDS[request['side']]}: {name}")
                 else:
                     answers.results[name] = event
                     pending.remove(name)

@@ -70,12 +70,12 @@ class Call:
         self, example: Example, function: Callable[..., Any], device: str = "cuda"
     ) -> None:
         self.example = example
-        self._function = function
+        self.function = function
         # Two sizes that no rule for padding makes equal.
         sizes = (example.sizes[0], example.sizes[-1])
         with nullcontext() if example.planned else FakeTensorMode():
             make = on(device) if example.planned else fake("cpu")
-            few, many = (self._arguments(make, m) for m in sizes)
+            few, many = (self.arguments(make, m) for m in sizes)
         batch = next((name for name, value in few.items() if _can_double(value)), "")
         pairs = zip(tensors(few), tensors(many), strict=True)
         self._varying = [_unequal(one, other) for one, other in pairs]
@@ -93,10 +93,11 @@ class Call:
     def inputs(self, make: MakeTensor, m: int) -> Inputs:
         """For a batch of ``m``; a call may write into them, so each wants its own."""
         separate = {"": make(m, 256)} if self._separate else {}
-        return {**self._arguments(make, m), **separate}
+        return {**self.arguments(make, m), **separate}
 
-    def _arguments(self, make: MakeTensor, m: int) -> dict[str, Any]:
-        return arguments_of(self._function, self.example.arguments(make, m), self.example.also)
+    def arguments(self, make: MakeTensor, m: int) -> dict[str, Any]:
+        """Those of the example alone, for a batch of ``m``."""
+        return arguments_of(self.function, self.example.arguments(make, m), self.example.also)
 
     def mark_dynamic(self, inputs: Inputs) -> None:
         """Tell the compiler what varies with the batch; 0 and 1 are always graphs of their own."""

@@ -76,10 +76,14 @@ class Definitions:
         return found
 
     def _files(self) -> Iterator[Path]:
-        for folder, inside, files in os.walk(self._package):
-            if folder == str(self._package):
-                inside[:] = [name for name in inside if name != "data"]
-            inside.sort()
+        seen: set[str] = set()
+        for folder, inside, files in os.walk(self._package, followlinks=True):
+            top = folder == str(self._package)
+            if os.path.realpath(folder) in seen:  # by a link, perhaps in a circle
+                inside.clear()
+                continue
+            seen.add(os.path.realpath(folder))
+            inside[:] = sorted(name for name in inside if not (top and name == "data"))
             for name in sorted(files):
                 if name.endswith(".py"):
                     yield Path(folder, name)

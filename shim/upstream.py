@@ -259,13 +259,16 @@ class Sources:
             other = text.block(companion)
             other_node = _parse(other[1]) if other else None
             bodies.append(_body(other[1], other_node) if other and other_node else "")
-        return replace(
-            facts,
-            signature=_signature(node.args),
-            decorators=tuple(_dotted(decorator) for decorator in node.decorator_list),
-            names=frozenset(_names(node.body)),
-            digest=_hash("\0".join(bodies)),
-        )
+        try:
+            return replace(
+                facts,
+                signature=_signature(node.args),
+                decorators=tuple(_dotted(decorator) for decorator in node.decorator_list),
+                names=frozenset(_names(node.body)),
+                digest=_hash("\0".join(bodies)),
+            )
+        except RecursionError:  # an expression too deep to be written by anybody
+            return None
 
 
 def function_facts(
@@ -366,7 +369,7 @@ def _hash(text: str) -> str:
 def _parse(source: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     try:
         tree = ast.parse(source)
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     return functions[-1] if functions else None

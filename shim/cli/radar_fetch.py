@@ -31,7 +31,8 @@ def fetch(version: str | None, to: Path, time_limit: float) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     # A source archive would be built, that is run.
     command += ["--disable-pip-version-check", "--only-binary=:all:", f"--dest={to}", wanted]
-    environ = {**os.environ, "FLASHINFER_SHIM": "off"}
+    # Not a pip.py that lies in the working directory.
+    environ = {**os.environ, "FLASHINFER_SHIM": "off", "PYTHONSAFEPATH": "1"}
     with subprocess.Popen(
         command,
         env=environ,

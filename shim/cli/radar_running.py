@@ -22,7 +22,8 @@ from .radar_source import Source, opened
 
 #: Seconds of silence after which a child is ended.
 _SILENCE = 300.0
-_DEFAULT_ARCH = (12, 0)
+#: Where examples are valid calls that say nothing else.
+_USUAL_ARCH = "10.0"
 
 
 def opinions_on(
@@ -82,18 +83,12 @@ def _outputs(
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     by_arch: dict[str, list[Example]] = defaultdict(list)
     for example in examples:
-        by_arch[_arch(example)].append(example)
+        by_arch[example.arch or _USUAL_ARCH].append(example)
     found: dict[str, _Outputs] = {}
     for arch, group in by_arch.items():
         answers = ask("shadow", group, arch=arch, tell=tell, time_limit=_SILENCE, environ=environ)
         found |= {example.name: _answer(answers, example.name) for example in group}
     return found
-
-
-def _arch(example: Example) -> str:
-    """On which card it is a valid call."""
-    newest = example.newest is None or example.newest >= _DEFAULT_ARCH
-    return example.arch or "{}.{}".format(*(_DEFAULT_ARCH if newest else example.capability))
 
 
 def _answer(answers: Answers, name: str) -> _Outputs:

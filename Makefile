@@ -2,6 +2,8 @@
 # make test    the test suite, against real FlashInfer releases
 # make test-all  the same, with every op on every release of the matrix
 # make lint    ruff and mypy --strict
+# make radar   what the newest release on the index would do to our patches: a report, never a failure
+# make release RELEASE=0.7.5   make that release a tested one (docs/compatibility.md)
 # make wheel   build the wheel, install it into a clean virtual environment, try it
 # make clean   remove all that these made
 #
@@ -19,7 +21,7 @@ INSTALL = -m pip --disable-pip-version-check -qq install --no-compile
 PIN = -c constraints.txt
 
 SHELL := /bin/sh
-.PHONY: demo test test-all lint wheel clean
+.PHONY: demo test test-all lint radar release wheel clean
 .DELETE_ON_ERROR:
 
 # --- make demo ------------------------------------------------------------------------------------
@@ -59,6 +61,17 @@ lint: .venv/.ready
 	@echo "Installing the tools for tests and checks into .venv ..."
 	@.venv/bin/python $(INSTALL) $(PIN) -e ".[test,dev]"
 	@touch $@
+
+# --- make radar, make release ---------------------------------------------------------------------
+
+radar: .venv/.ready
+	@.venv/bin/flashinfer-shim radar --timeout 120 2>&1 | head -n 120
+
+release: .venv/.ready
+	@test -n "$(RELEASE)" || { echo "name it: make release RELEASE=0.7.5"; exit 2; }
+	@tree=$$(.venv/bin/python tests/releases.py $(RELEASE)) && \
+	    { .venv/bin/flashinfer-shim radar "$$tree" || test $$? -eq 1; }
+	.venv/bin/python tests/write_rows.py $(RELEASE)
 
 # --- make wheel -----------------------------------------------------------------------------------
 

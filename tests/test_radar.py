@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from shim.cli import main, radar_drift
 from shim.patches import NAMES, RELEASES
 from shim.survey import survey
 from shim.upstream import installed
+
+DOCUMENT = releases.ROOT / "docs" / "radar.md"
+TYPES = {
+    "string": str,
+    "integer": int,
+    "boolean": bool,
+    "null": type(None),
+    "list": list,
+    "object": dict,
+}
 
 FP4 = "flashinfer/quantization/fp4_quantization.py"
 ACTIVATION = "flashinfer/activation.py"
@@ -160,11 +171,34 @@ def test_a_new_release_is_judged_patch_by_patch_and_what_moved_is_run(
     assert "shim/patches/fp4_quantize_contract.py" in actions
     assert "make release RELEASE=99.0" in actions
 
+    rows = re.findall(r"^\| `([^`]+)` \| (\S[^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
+    documented = {key: kind for key, kind in rows if kind.split()[0] in TYPES}
+    assert {key for key, _ in keys(found)} == documented.keys()
+    for key, value in keys(found):
+        words = documented[key].removesuffix(" of strings").split(" or ")
+        assert any(isinstance(value, TYPES[word]) for word in words), (key, value)
+
+
+def test_every_status_is_documented() -> None:
+    statuses = DOCUMENT.read_text().partition("## --run")[0]
+    rows = re.findall(r"^\| `([a-z ]+)` \|", statuses, re.MULTILINE)
+    assert rows == sorted(radar_drift.STATUSES, key=rows.index)
+
+
+def keys(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of a JSON object as the document writes them, with their values."""
+    for name, inner in value.items():
+        key = f"{prefix}*" if prefix.endswith("under.") else f"{prefix}{name}"
+        yield key, inner
+        below = inner if isinstance(inner, list) else [inner]
+        for each in below:
+            if isinstance(each, dict):
+                yield from keys(each, f"{key}[]." if isinstance(inner, list) else f"{key}.")
+
 
 def test_the_way_back_to_an_older_release_is_told_too() -> None:
     package = releases.path("0.6.9") / "flashinfer"
-    drifts = radar_drift.compare(installed(package, []), "0.6.11.post3")
-    fp4 = next(drift for drift in drifts if drift.patch.name == "fp4_quantize")
+    (fp4,) = radar_drift.compare(installed(package, []), "0.6.11.post3", {"fp4_quantize"})
     changes = {step.release: [change.text for change in step.changes] for step in fp4.steps}
     assert changes == {
         "0.6.10.post1": [

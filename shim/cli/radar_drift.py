@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -80,18 +80,20 @@ class _State:
     digest: str
 
 
-def compare(target: Installed, base: str) -> tuple[Drift, ...]:
-    """What became of every patched function.
+def compare(target: Installed, base: str, wanted: Collection[str]) -> tuple[Drift, ...]:
+    """What became of patched functions.
 
     Args:
         target: the release to look at; one that states no version counts as newer than all.
         base: the tested release to begin with.
+        wanted: names of patches.
     """
     sources, definitions = Sources(target.package), Definitions(target.package)
     verdicts = zip(judge_all(target, "tested"), judge_all(target, "adapt"), strict=True)
     return tuple(
         _drift(patch, target, base, sources, definitions, (tested.judgement, adapt.judgement))
         for patch, (tested, adapt) in zip(PATCHES, verdicts, strict=True)
+        if patch.name in wanted
     )
 
 

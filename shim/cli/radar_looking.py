@@ -36,7 +36,7 @@ def look(
     here = _installed()
     base = _base(against, here)
     with opened(word, time_limit, _tell) as source:
-        drifts = tuple(d for d in compare(source.installed, base) if d.patch.name in wanted)
+        drifts = compare(source.installed, base, wanted)
         opinions = None
         if runs:
             from .radar_running import opinions_on

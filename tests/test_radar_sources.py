@@ -274,6 +274,10 @@ def test_a_release_is_fetched_by_the_users_pip(
     ("program", "reason"),
     [
         ("print('ERROR: no such release', file=sys.stderr); sys.exit(1)", "no such release"),
+        (
+            "sys.exit('WARNING: Retrying after connection broken by X\\nERROR: No matching release')",
+            "No matching release (the index could not be reached)",
+        ),
         ("sys.exit(3)", "it said nothing"),
         ("", "it said nothing"),
         ("time.sleep(60)", "it was not done after 0.3 s"),

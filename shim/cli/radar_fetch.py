@@ -68,4 +68,7 @@ def _reason(said: str) -> str:
     """The last of pip's lines that tells of an error, or its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines or ["it said nothing"])[-1]
+    reason = (errors or lines or ["it said nothing"])[-1]
+    # Where pip reaches no index, its error says that no release fits.
+    broken = any("connection broken by" in line for line in lines)
+    return f"{reason} (the index could not be reached)" if broken else reason

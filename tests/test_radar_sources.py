@@ -275,7 +275,7 @@ def test_a_release_is_fetched_by_the_users_pip(
     [
         ("print('ERROR: no such release', file=sys.stderr); sys.exit(1)", "no such release"),
         (
-            "sys.exit('WARNING: Retrying after connection broken by X\\nERROR: No matching release')",
+            "sys.exit('WARNING: after connection broken by X\\nERROR: No matching release')",
             "No matching release (the index could not be reached)",
         ),
         ("sys.exit(3)", "it said nothing"),

@@ -90,7 +90,7 @@ def test_a_source_that_states_no_release_is_looked_at_and_it_is_said(
     del plain["flashinfer/_build_meta.py"]
     found = json_of(wheels.write_wheel(tmp_path / "x.whl", plain), capsys)
     assert found["release"] is None
-    assert "no metadata states the release" in found["problem"]
+    assert "no metadata states its release" in found["problem"]
     assert found["actions"] == ["give a source that states its release"]
 
 

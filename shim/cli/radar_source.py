@@ -120,7 +120,7 @@ def _stated(package: Path) -> Installed:
         return here
     stated = _by_source(package.parent)
     if stated is None:
-        return here
+        return replace(here, problem="no metadata states its release, nor does a version.txt")
     try:
         return replace(here, version=Version(stated), problem="")
     except InvalidVersion:

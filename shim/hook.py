@@ -83,7 +83,7 @@ def activate() -> tuple[Record, ...]:
     from . import gate as own_gate
     from .location import package_directory
 
-    gate = own_gate.find_gate() or own_gate.install(package_directory())
+    gate = own_gate.install(package_directory(), "activate()")
     with _lock:
         _process.stood_down = False
         if _package() is None:

@@ -15,6 +15,7 @@ COMMANDS = {
     "check": "say which patches this environment would get, and why not the others",
     "prove": "compile FlashInfer calls without and with the shim, and compare",
     "coverage": "list FlashInfer's public functions, and which of them torch.compile takes whole",
+    "audit": "run a command, and tell which FlashInfer calls were compiled and which were not",
     "run": "run a command with the shim on its PYTHONPATH",
     "path": "print the directory that belongs on PYTHONPATH",
 }

@@ -53,6 +53,7 @@ class Recorder:
         self._seen: set[tuple[str, Origin, str]] = set()
         self._file = self._directory / f"{os.getpid()}-{time.time_ns()}.json"
         self._guards = guards.Search()
+        self._before = breaks.failures(())
         # A fork that multiprocessing made ends without what atexit knows of.
         util.register_after_fork(
             self, lambda recorder: util.Finalize(None, recorder.end, exitpriority=0)
@@ -108,6 +109,7 @@ class Recorder:
     def _as_json(self, *, ended: bool) -> dict[str, Any]:
         gate = find_gate()
         records = tuple(self._status())
+        failed = breaks.failures(self._breaks) - self._before
         return {
             "schema": SCHEMA,
             "pid": os.getpid(),
@@ -133,7 +135,7 @@ class Recorder:
             ],
             "breaks": [
                 {**found._asdict(), "times": times}
-                for found, times in (self._breaks + breaks.failures(self._breaks)).items()
+                for found, times in (self._breaks + failed).items()
             ],
             "guards": [found._asdict() for found in self._guards.run(records)],
         }

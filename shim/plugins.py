@@ -67,7 +67,8 @@ def _enter(plugin: Plugin) -> None:
     from .location import package_directory
 
     gate = install(package_directory(), plugin.door)
-    if gate.door != plugin.door or "flashinfer" not in sys.modules:
+    # Another copy of us, which may be older, may have put up the gate.
+    if getattr(gate, "door", None) != plugin.door or "flashinfer" not in sys.modules:
         return
     try:
         from .hook import activate

@@ -44,6 +44,10 @@ class Recorder:
         self._directory = directory
         self._status = status
         self._begin()
+        # A fork that multiprocessing made ends without what atexit knows of.
+        util.register_after_fork(
+            self, lambda recorder: util.Finalize(None, recorder.end, exitpriority=0)
+        )
 
     def _begin(self) -> None:
         """Start with nothing noted: now, and in the child after each fork."""
@@ -54,10 +58,6 @@ class Recorder:
         self._file = self._directory / f"{os.getpid()}-{time.time_ns()}.json"
         self._guards = guards.Search()
         self._before = breaks.failures(())
-        # A fork that multiprocessing made ends without what atexit knows of.
-        util.register_after_fork(
-            self, lambda recorder: util.Finalize(None, recorder.end, exitpriority=0)
-        )
 
     def restart(self) -> None:
         """In the child after a fork: what was noted so far is the parent's."""

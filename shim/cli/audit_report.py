@@ -132,7 +132,7 @@ def print_text(audit: Audit) -> None:
 
 def _processes(audit: Audit) -> Iterator[tuple[str, ...]]:
     for process in audit.processes:
-        command = " ".join(map(str, process["command"]))
+        command = " ".join(" ".join(process["command"]).split())
         ended = "yes" if process["ended"] else "no: killed, or still running"
         release, door = process.get("flashinfer"), process.get("activated_by")
         yield (f"{process['pid']} {_short(command)}", release or "-", door or "-", ended)

@@ -92,13 +92,15 @@ def test_what_is_in_no_graph_is_a_finding_with_the_reason_and_what_to_do(
 
 
 def test_each_process_has_its_own_file_and_one_that_was_cut_off_says_so(
-    report: dict[str, Any],
+    report: dict[str, Any], notes: Path
 ) -> None:
     first, fork, cut_off = report["processes"]
     assert [process["ended"] for process in (first, fork, cut_off)] == [True, True, False]
     assert {fork["parent"], cut_off["parent"]} == {first["pid"]}
     assert [process["calls"] for process in (fork, cut_off)] == [1, 1]
     assert first["activated_by"] == "sitecustomize"
+    own = json.loads(next(notes.glob(f"{first['pid']}-*.json")).read_text())
+    assert [guard["function"] for guard in own["guards"]] == ["__main__:guarded"]
 
 
 def test_the_document_names_every_key_and_no_other(report: dict[str, Any]) -> None:

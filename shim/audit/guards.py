@@ -41,20 +41,24 @@ class Search:
     """Goes through each loaded module once."""
 
     def __init__(self) -> None:
-        self._done: dict[str, ModuleType] = {}
-        self._found: list[Guard] = []
+        self._found: dict[str, tuple[ModuleType, list[Guard]]] = {}
 
     def run(self, records: Iterable[Record]) -> list[Guard]:
         """What was found so far, the modules that were imported meanwhile included."""
         covered = {record.target.rpartition(":")[2].rpartition(".")[2] for record in records}
         for name, module in list(sys.modules.items()):
-            initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
-            if self._done.get(name) is module or initializing:
+            done = self._found.get(name, (None, []))[0] is module
+            # Nobody can tell whether the script is through.
+            if (done and name != "__main__") or _is_running(module):
                 continue
-            self._done[name] = module
-            if name.partition(".")[0] not in _NOT_LOOKED_AT and _uses_flashinfer(module):
-                self._found += _guards(module, covered)
-        return self._found
+            outside = name.partition(".")[0] not in _NOT_LOOKED_AT and _uses_flashinfer(module)
+            self._found[name] = (module, list(_guards(module, covered)) if outside else [])
+        return [guard for _, guards in self._found.values() for guard in guards]
+
+
+def _is_running(module: ModuleType) -> bool:
+    """Whether its body is being executed, so that not all of its functions need be there."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _uses_flashinfer(module: ModuleType) -> bool:

@@ -155,7 +155,7 @@ def test_wrong_usage_is_told_in_one_line(run_child: RunChild, tmp_path: Path) ->
         (["--read", str(tmp_path), "--", "true"], 2, "expected either a command"),
         (["--read", "nowhere"], 2, "'nowhere' is not a directory that exists"),
         (["--output", "no/where", "--", "true"], 2, "does not exist: make it first"),
-        (["--", "no-such-program"], 127, "cannot find no-such-program"),
+        (["--", "no-such-program"], 127, "cannot find the program 'no-such-program'"),
     ):
         child = run_child(None, args=[*AUDIT, *arguments])
         assert (child.returncode, child.stdout) == (status, ""), child

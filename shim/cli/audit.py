@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..location import startup_directory
@@ -51,21 +51,33 @@ def main(args: argparse.Namespace) -> int:
         return _fail(USAGE, f"the directory of {str(args.output)!r} does not exist: make it first")
     if args.read is not None:
         return _report(args, args.read, None, 0)
+    try:
+        startup = startup_directory()
+    except FileNotFoundError as error:
+        return _fail(1, str(error))
     with tempfile.TemporaryDirectory(prefix="flashinfer-shim-audit-") as directory:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": put_first(startup, os.environ.get("PYTHONPATH", "")),
+            AUDIT: directory,
+        }
         try:
-            status = _run(words, directory, quiet=args.json)
-        except FileNotFoundError as error:
-            return _fail(NOT_FOUND, f"cannot find {error.filename or error}")
+            status = _run(words, environment, quiet=args.json)
+        except FileNotFoundError:
+            return _fail(
+                NOT_FOUND,
+                f"cannot find the program {words[0]!r}; expected a path or a name on PATH",
+            )
         except OSError as error:
-            return _fail(NOT_EXECUTABLE, f"cannot execute {words[0]!r} ({error.strerror})")
+            return _fail(
+                NOT_EXECUTABLE,
+                f"cannot execute {words[0]!r} ({error.strerror}); expected an executable program",
+            )
         return _report(args, Path(directory), words, status)
 
 
-def _run(words: Sequence[str], directory: str, *, quiet: bool) -> int:
+def _run(words: Sequence[str], environment: Mapping[str, str], *, quiet: bool) -> int:
     """Run the command to its end, and give its exit status as a shell would."""
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = put_first(startup_directory(), environment.get("PYTHONPATH", ""))
-    environment[AUDIT] = directory
     with subprocess.Popen(words, env=environment, stdout=sys.stderr if quiet else None) as process:
         # A terminal's Ctrl-C reaches the command too, and it is the one to decide what that means.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)

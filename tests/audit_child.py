@@ -72,6 +72,8 @@ def main() -> None:
         compiled = torch.compile(function, backend="eager", dynamic=False)
         for size in (4, 4, 2):  # the last one is a compilation more
             compiled(x[:size], scale)
+    by_itself: Any = torch.compile(fp4_quantize, backend="eager")
+    by_itself(x.half(), scale)  # what was compiled alone is for another type
     torch.compile(guarded, backend="eager")(x, torch.ones(64, dtype=torch.bfloat16))
     try:
         torch.compile(refused, backend="eager", fullgraph=True)(x, scale)

@@ -68,11 +68,12 @@ def test_each_kind_of_call_is_told_by_its_kind_its_place_and_its_number(
         ("op", "framework::quantize", 3),
         ("disabled", "switched_off", 3),
         ("alone", "", 2),
+        ("traced", "", 1),
         ("traced", f"{SCRIPT} in refused", 1),
         ("eager", "", 2),
     ]
-    assert function["compilations"] == 3
-    places = ["called_directly"] * 2 + ["own", "switched_off", "given_up", "refused"]
+    assert function["compilations"] == 4
+    places = ["called_directly"] * 2 + ["own", "switched_off", "given_up", "main", "refused"]
     for call, place in zip(function["calls"], [*places, "in_a_process_of_its_own"], strict=True):
         assert re.fullmatch(lines(place), call["where"])
 
@@ -124,7 +125,7 @@ def test_a_person_reads_a_table_and_the_findings(
     child = run_child(code)
     assert child.returncode == 0, child
     rows = [line.split() for line in child.stdout.splitlines()]
-    assert ["fp4_quantize", "3", "3", "3", "5"] in rows, child
+    assert ["fp4_quantize", "4", "3", "3", "5"] in rows, child
     prose = " ".join(child.stdout.split())
     assert "no: killed," in prose
     assert "Next: take torch.compiler.disable away from switched_off." in prose

@@ -89,7 +89,7 @@ def of_trace() -> tuple[Origin, str]:
         region = f"{first.filename} in {_resumed(first.name)}"
         origin = Origin(TRACED, region, place(last.filename, last.lineno or 0, last.name))
     else:
-        origin = Origin(ALONE, "", _first_outside(sys._getframe(1)))
+        origin = _without_a_caller(sys._getframe(1))
     # Without the number of the attempt: Dynamo starts anew when it meets a graph break.
     compilation = str(CompileContext.current_compile_id()).partition("_")[0]
     return origin, compilation
@@ -126,11 +126,16 @@ def _upwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _first_outside(frame: FrameType | None) -> str:
+def _without_a_caller(frame: FrameType | None) -> Origin:
+    """Of a function that is compiled by itself: as somebody asked for, or for want of a caller."""
+    how = ALONE
     for each in _upwards(frame):
-        if not is_library(each.f_code.co_filename):
-            return place(each.f_code.co_filename, each.f_lineno, each.f_code.co_name)
-    return ""
+        code = each.f_code
+        if code.co_filename == _EVAL_FRAME and code.co_name == "compile_wrapper":
+            how = TRACED  # nothing stands between torch.compile and the function
+        if not is_library(code.co_filename):
+            return Origin(how, "", place(code.co_filename, each.f_lineno, code.co_name))
+    return Origin(how, "", "")
 
 
 def _resumed(function: str) -> str:

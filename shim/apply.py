@@ -117,6 +117,10 @@ def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applie
     replacement = finding.patch.build(
         Site(finding.patch.name, module, function, finding.release, released, traits, settings)
     )
+    if settings.audit:
+        from . import audit
+
+        replacement = audit.watch(finding.patch.name, replacement)
     return Applied(module, finding, original, replacement)
 
 

@@ -61,14 +61,16 @@ class Gate:
 
     Attributes:
         directory: The package's directory.
+        door: By which way we came into this process: ``sitecustomize``, a plugin, ``activate()``.
         after: Module name -> what to call with that module right after its body has executed.
         fault: The traceback of the last error of ours that was kept from FlashInfer's import.
     """
 
     flashinfer_shim_gate = True  # the mark by which any copy of us, of any version, knows another
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, door: str = "sitecustomize") -> None:
         self.directory = directory
+        self.door = door
         self.after: dict[str, Callable[[ModuleType], None]] = {}
         self.fault: str | None = None
         self._asking: set[tuple[int, str]] = set()
@@ -129,7 +131,7 @@ class Gate:
 
                 import_module(package.__name__ + ".hook").engage(self)
         except Exception as error:
-            self._keep(error)
+            self.keep(error)
 
     def executed(self, name: str, module: "ModuleType") -> None:
         """Call what waits for ``module``, whose body has just executed.
@@ -142,7 +144,7 @@ class Gate:
             try:
                 callback(module)
             except Exception as error:
-                self._keep(error)
+                self.keep(error)
 
     def load_package(self) -> "ModuleType | None":
         """Return our package, or None if its directory is gone.
@@ -177,7 +179,13 @@ class Gate:
 
         return location is not None and realpath(dirname(location)) == realpath(self.directory)
 
-    def _keep(self, error: Exception) -> None:
+    def keep(self, error: Exception) -> None:
+        """Say that we cannot work, and why, instead of raising ``error``.
+
+        Raises:
+            Exception: ``error`` itself if it bears a true ``flashinfer_shim_refusal``; with
+                ``FLASHINFER_SHIM=require``, an ImportError that does.
+        """
         if getattr(error, "flashinfer_shim_refusal", False):
             raise error
         from os import environ
@@ -219,14 +227,15 @@ def find_gate() -> "Gate | None":
     return None
 
 
-def install(directory: str) -> Gate:
+def install(directory: str, door: str = "sitecustomize") -> Gate:
     """Put one gate at the front of ``sys.meta_path``, unless there is one; return it.
 
     Args:
         directory: The package's directory, from which FlashInfer's import will load it.
+        door: By which way we come in; the first one counts.
     """
     gate = find_gate()
     if gate is None:
-        gate = Gate(directory)
+        gate = Gate(directory, door)
         sys.meta_path.insert(0, gate)
     return gate

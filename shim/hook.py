@@ -83,7 +83,7 @@ def activate() -> tuple[Record, ...]:
     from . import gate as own_gate
     from .location import package_directory
 
-    gate = own_gate.find_gate() or own_gate.install(package_directory())
+    gate = own_gate.install(package_directory(), "activate()")
     with _lock:
         _process.stood_down = False
         if _package() is None:
@@ -146,6 +146,10 @@ def _judge() -> None:
         raise ShimError(f"FLASHINFER_SHIM=require: {'; '.join(settings.complaints)}")
     for complaint in settings.complaints:
         announce.warn(f"{complaint}; the default is used, or what is left of a list")
+    if settings.audit:
+        from . import audit
+
+        audit.start(settings.audit, status)
     package = _package()
     if package is None:
         raise ImportError("flashinfer is not a package with a directory")

@@ -80,15 +80,15 @@ def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> 
     table = {id(old): (old, new) for old, new in pairs}
     changed = 0
     for module in _modules(since):
-        namespace = _namespace(module)
+        names = namespace(module)
         # Nearly all namespaces hold nothing of it, and FlashInfer's import waits for us.
-        values = list(namespace.values())
+        values = list(names.values())
         if table.keys().isdisjoint(map(id, values)) and functools.partial not in map(type, values):
             continue
-        for attribute, value in list(namespace.items()):
+        for attribute, value in list(names.items()):
             found = table.get(id(value))
             if found is not None:
-                namespace[attribute] = found[1]
+                names[attribute] = found[1]
                 changed += 1
             elif type(value) is functools.partial and id(value.func) in table:
                 _, function = table[id(value.func)]
@@ -108,7 +108,7 @@ def _modules(since: str | None) -> list[object]:
     return modules
 
 
-def _namespace(module: object) -> dict[str, Any]:
+def namespace(module: object) -> dict[str, Any]:
     """The dict of whatever stands in sys.modules, without waking a lazy module."""
     try:
         namespace = object.__getattribute__(module, "__dict__")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ REFERENCE = Variable(
     "let CPU tensors through fp4_quantize by the reference kernel in plain PyTorch",
 )
 PATCHES = f"{PREFIX}_PATCHES"
+AUDIT = f"{PREFIX}_AUDIT"
 _NO_FAMILIES: Mapping[str, Collection[str]] = {}
 
 VARIABLES = (MODE, POLICY, CUDA_VERSION, LOG, PRELOAD, REFERENCE)
@@ -86,6 +88,7 @@ class Settings:
         log: ``off``, ``warn``, ``info`` or ``debug``.
         preload: load kernel modules when the compiler asks for a fake.
         reference: CPU tensors go to the reference kernel.
+        audit: the directory that each process leaves its notes in; empty: none are taken.
         enabled: names of the patches that the user wants.
         complaints: one sentence for each value that was not understood. Its default is in force; of
             a list of patches, the rest, or all patches if nothing is left of it.
@@ -97,6 +100,7 @@ class Settings:
     log: str
     preload: bool
     reference: bool
+    audit: str
     enabled: frozenset[str]
     complaints: tuple[str, ...]
 
@@ -124,6 +128,7 @@ def read(
         log=values[LOG.name],
         preload=values[PRELOAD.name] == "on",
         reference=values[REFERENCE.name] == "on",
+        audit=_directory(environ.get(AUDIT, ""), complaints),
         enabled=_selection(environ.get(PATCHES, ""), tuple(known), families, complaints),
         complaints=tuple(complaints),
     )
@@ -140,6 +145,20 @@ def _value(variable: Variable, environ: Mapping[str, str], complaints: list[str]
         )
         return variable.default
     return value
+
+
+def _directory(text: str, complaints: list[str]) -> str:
+    """An absolute path, since the process may go elsewhere; empty if there is no such directory."""
+    path = text.strip()
+    if not path:
+        return ""
+    if not os.path.isdir(path):
+        complaints.append(
+            f"{AUDIT}={text!r} is not a directory that exists: make it, or name another; nothing "
+            "is noted"
+        )
+        return ""
+    return os.path.abspath(path)
 
 
 def _selection(

@@ -1,29 +1,22 @@
 """SGLang's piecewise CUDA graph runner in small, as a script for a child process.
 
-``sglang_shape.py trace`` compiles the model for CUDA tensors without data on a pretended device;
-``sglang_shape.py replay`` captures and replays it for every size on the CPU, where the reference
-kernel quantizes. Each prints one JSON object.
+Captures and replays the model for every size on the CPU, where the reference kernel quantizes, and
+prints one JSON object.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import child_side
 import torch
+from flashinfer import fp4_quantize  # the name copied at import
 from torch import Tensor, nn
 from torch.fx.passes.split_module import split_module
-
-if sys.argv[1:] == ["trace"]:
-    child_side.pretend("12.0")
-
-from flashinfer import fp4_quantize  # the name copied at import
 
 SIZES = (512, 256, 64, 8, 1)
 LAYERS = 2
@@ -117,23 +110,6 @@ class SplittingBackend:
         return split
 
 
-def trace() -> dict[str, Any]:
-    """What the compiler says, and the ops of FlashInfer in the graphs that the backend got."""
-    backend = SplittingBackend()
-    with torch.no_grad(), child_side.fake_cuda():
-        with torch.device("cuda"):
-            model, scale = Model(), torch.empty(())
-            x = torch.empty(SIZES[0], K, dtype=torch.bfloat16)
-        torch._dynamo.mark_dynamic(x, 0)
-        error = child_side.error_of(
-            lambda: torch.compile(model, fullgraph=True, backend=backend)(x, scale)
-        )
-    ops = [str(node.target) for graph in backend.graphs for node in graph.graph.nodes]
-    # Whatever overload it is: its name tells the release.
-    quantize = [op.rpartition(".")[0] for op in ops if "fp4_quantize" in op]
-    return {"error": error, "ops": quantize}
-
-
 @torch.no_grad()
 def replay() -> dict[str, Any]:
     """Compile once, then run every size twice: captured, and replayed on other contents."""
@@ -175,4 +151,4 @@ def replay() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(trace() if sys.argv[1] == "trace" else replay()))
+    print(json.dumps(replay()))

@@ -51,7 +51,7 @@ def test_every_child_has_the_patches_in_force(deep: Checked) -> None:
     assert [child["kind"] for child in deep.report["children"]] == KINDS
     for child in deep.report["children"]:
         assert (child["error"], child["fault"]) == ("", None), deep
-        assert child["shim"] == str(ROOT / "shim")
+        assert (child["shim"], child["activated_by"]) == (str(ROOT / "shim"), "sitecustomize")
         assert child["flashinfer"] == str(path("0.6.3") / "flashinfer" / "__init__.py")
         assert children.deviating(child["patches"]) == {}
         needless = {name for name, r in child["patches"].items() if r["verdict"] == "not needed"}

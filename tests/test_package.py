@@ -15,8 +15,10 @@ import zipfile
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
+import wrapt
 from conftest import RunChild
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -284,3 +286,99 @@ def test_the_path_of_a_checkout_that_is_not_installed_is_the_checkout(
 
 def test_the_command_tells_its_version(installed: Environment) -> None:
     assert installed.command("--version") == f"flashinfer-shim {shim.__version__}\n"
+
+
+# Both frameworks load the plugins of a group so, SGLang since 0.5.11.
+LOAD = """
+import json, os, sys
+from importlib.metadata import entry_points
+sys.path.append({torch!r})  # the environment with the wheel has none
+
+def load(group):
+    (ours,) = [point for point in entry_points(group=group) if point.name == "flashinfer_shim"]
+    ours.load()()
+
+def gates():
+    return [f.door for f in sys.meta_path if getattr(f, "flashinfer_shim_gate", False) is True]
+"""
+TORCH = LOAD.format(torch=str(Path(wrapt.__file__).parent.parent))
+
+
+def test_a_framework_that_loads_our_plugin_changes_nothing_unless_it_was_asked_for(
+    installed: Environment, run_child: RunChild
+) -> None:
+    code = """
+        for value in (None, "", "off", "0", "sideways"):
+            os.environ.pop("FLASHINFER_SHIM", None)
+            if value is not None:
+                os.environ["FLASHINFER_SHIM"] = value
+            load("vllm.general_plugins")
+            load("sglang.srt.plugins")
+        print(json.dumps([gates(), sorted({"shim.hook", "torch"} & set(sys.modules))]))
+        """
+    child = run_child(TORCH + dedent(code), shim=False, python=installed.python)
+    assert (child.json, child.stderr) == ([[], []], ""), child
+
+
+@pytest.mark.parametrize("imported", ["afterwards", "already"])
+def test_a_plugin_activates_us_once_where_it_was_asked_for(
+    imported: str, installed: Environment, run_child: RunChild
+) -> None:
+    code = """
+        if {imported!r} == "already":
+            from flashinfer import rmsnorm
+        for group in ("sglang.srt.plugins", "vllm.general_plugins", "sglang.srt.plugins"):
+            load(group)
+        import flashinfer
+        import shim
+        from shim.opaque.identity import original_of
+        ours = original_of(flashinfer.norm.rmsnorm) is not None
+        copied = {imported!r} != "already" or rmsnorm is flashinfer.norm.rmsnorm
+        applied = [r.verdict for r in shim.status() if r.patch == "rmsnorm"]
+        again = original_of(original_of(flashinfer.norm.rmsnorm))
+        print(json.dumps([gates(), ours, copied, applied, again is None, shim.__file__]))
+        """
+    child = run_child(
+        TORCH + dedent(code).format(imported=imported),
+        release="0.6.3",
+        shim=False,
+        python=installed.python,
+        env={"FLASHINFER_SHIM": "require"},
+    )
+    *found, file = child.json
+    assert found == [["sglang plugin"], True, True, ["applied"], True], child
+    assert Path(file).is_relative_to(installed.directory)
+
+
+def test_a_plugin_leaves_a_process_alone_that_the_start_up_file_has_been_in(
+    installed: Environment, run_child: RunChild
+) -> None:
+    startup = installed.command("path").removesuffix("\n")
+    child = run_child(
+        TORCH + 'load("vllm.general_plugins")\nprint(json.dumps(gates()))',
+        python=installed.python,
+        env={"PYTHONPATH": startup, "FLASHINFER_SHIM": "auto"},
+    )
+    assert child.json == ["sitecustomize"], child
+
+
+def test_check_tells_of_the_plugins_of_an_installed_wheel(
+    installed: Environment, run_child: RunChild
+) -> None:
+    for env, acts in (
+        ({}, [False, False]),
+        ({"FLASHINFER_SHIM": "on"}, [True, True]),
+        ({"FLASHINFER_SHIM": "auto", "VLLM_PLUGINS": "other, flashinfer_shim"}, [True, True]),
+        ({"FLASHINFER_SHIM": "auto", "VLLM_PLUGINS": "", "SGLANG_PLUGINS": ""}, [False, True]),
+        ({"FLASHINFER_SHIM": "auto", "SGLANG_PLUGINS": "other"}, [True, False]),
+    ):
+        child = run_child(
+            None,
+            shim=False,
+            python=installed.python,
+            args=["-m", "shim", "check", "--json"],
+            env=env,
+        )
+        report = json.loads(child.stdout)
+        assert report["activated_by"] is None
+        assert [plugin["acts"] for plugin in report["plugins"]] == acts, child

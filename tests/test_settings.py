@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,21 @@ def test_the_mode_has_these_spellings(text: str, mode: str) -> None:
     settings = read({"FLASHINFER_SHIM": text}, KNOWN)
     assert settings.mode == mode
     assert settings.complaints == ()
+
+
+def test_a_directory_for_the_audit_must_exist_and_stays_the_same_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "audit").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = read({"FLASHINFER_SHIM_AUDIT": "audit"}, KNOWN)
+    assert (found.audit, found.complaints) == (str(tmp_path / "audit"), ())
+    for text in ("", " "):
+        assert read({"FLASHINFER_SHIM_AUDIT": text}, KNOWN) == read({}, KNOWN)
+    missing = read({"FLASHINFER_SHIM_AUDIT": "elsewhere"}, KNOWN)
+    assert missing.audit == ""
+    (complaint,) = missing.complaints
+    assert "FLASHINFER_SHIM_AUDIT='elsewhere' is not a directory that exists" in complaint
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda v: v.name)

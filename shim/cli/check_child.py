@@ -48,6 +48,7 @@ def main() -> None:
     report = {
         "flashinfer": flashinfer.__file__,
         "shim": gate and gate.directory,
+        "activated_by": gate and getattr(gate, "door", None),
         "fault": gate and gate.fault,
         "capabilities": capabilities(),
         "patches": {

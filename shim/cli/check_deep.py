@@ -50,6 +50,7 @@ class ChildReport:
         error: why it has nothing to say, empty if it has.
         flashinfer: the file that FlashInfer was imported from.
         shim: directory of the copy of ours that was loaded, None if none was.
+        activated_by: the door by which it came in.
         fault: traceback of an error that we kept from FlashInfer's import, None if there was none.
         capabilities: compute capability of each GPU that it saw.
         patches: for each patch its ``verdict``, ``reason``, ``action`` and ``traceback``, and
@@ -60,6 +61,7 @@ class ChildReport:
     error: str = ""
     flashinfer: str | None = None
     shim: str | None = None
+    activated_by: str | None = None
     fault: str | None = None
     capabilities: tuple[str, ...] = ()
     patches: dict[str, dict[str, Any]] | None = None
@@ -87,6 +89,7 @@ class ChildReport:
             "error": self.error,
             "flashinfer": self.flashinfer,
             "shim": self.shim,
+            "activated_by": self.activated_by,
             "fault": self.fault,
             "capabilities": list(self.capabilities),
             "patches": self.patches or {},

@@ -12,6 +12,7 @@ from ..patches import FAMILIES, NAMES
 from ..settings import Settings, read
 from ..survey import Finding, survey
 from ..upstream import DISTRIBUTIONS, Installed
+from .check_doors import activated_by, doors
 from .check_loading import loading
 from .check_report import Report
 from .check_toolchain import look as look_at_toolchain
@@ -72,6 +73,8 @@ def inspect_environment(environ: Mapping[str, str], *, deep: bool, ask: bool) ->
         flashinfer=installed,
         toolchain=chain,
         loading=loading(environment, environ, off=settings.mode == "off"),
+        activated_by=activated_by(),
+        doors=doors(environ),
         records=entries,
         warnings=warnings,
         children=children,

@@ -12,6 +12,7 @@ from ..patches import FAMILIES, PATCHES, RELEASES
 from ..records import grouped, names
 from ..upstream import Installed
 from . import check_toolchain
+from .check_doors import Door
 from .check_loading import Loading
 from .check_toolchain import Toolchain
 from .check_warnings import Warn
@@ -41,6 +42,8 @@ class Report:
         flashinfer: what is known of FlashInfer, None if it is not installed.
         toolchain: what FlashInfer would compile with, for, and into.
         loading: whether children load us.
+        activated_by: the door by which we came into this process, None if we did not.
+        doors: the frameworks' plugins.
         records: one for each patch; ``pending`` means that nothing stands against it.
         warnings: what else a user should know.
         children: one for each child that ``--deep`` started, None without it.
@@ -50,6 +53,8 @@ class Report:
     flashinfer: Installed | None
     toolchain: Toolchain
     loading: Loading
+    activated_by: str | None
+    doors: tuple[Door, ...]
     records: tuple[Record, ...]
     warnings: tuple[Warn, ...]
     children: tuple[ChildReport, ...] | None
@@ -101,6 +106,8 @@ def as_json(report: Report) -> str:
             "wrapt": environment.wrapt,
             "shim": asdict(environment.shim),
             "loading": asdict(report.loading),
+            "activated_by": report.activated_by,
+            "plugins": [asdict(door) for door in report.doors],
             "patches": [_patch(record) for record in report.records],
             "warnings": [asdict(warn) for warn in report.warnings],
             "children": None
@@ -274,7 +281,10 @@ def _print_differences(chain: Toolchain) -> None:
 def _print_children(children: Sequence[ChildReport]) -> None:
     """What became of each family in each child, and what the children say beside that."""
     kinds = [child.kind for child in children]
-    rows = [("loads us", *(child.loads_us for child in children))]
+    rows = [
+        ("loads us", *(child.loads_us for child in children)),
+        ("activated by", *(child.activated_by or "-" for child in children)),
+    ]
     rows += [
         (family, *(child.verdicts(patches) for child in children))
         for family, patches in FAMILIES.items()
@@ -315,7 +325,17 @@ def _environment_rows(report: Report) -> list[tuple[str, str, str]]:
     rows.append(
         ("loaded in children", "yes" if report.loading.loads else "no", report.loading.reason)
     )
+    rows.append(("activated by", report.activated_by or "-", _plugins(report.doors)))
     return rows
+
+
+def _plugins(doors: Sequence[Door]) -> str:
+    """What the frameworks' plugins would do, those of one mind together."""
+    said: dict[str, list[str]] = {}
+    for door in doors:
+        words = "would activate us" if door.acts else "would do nothing"
+        said.setdefault(f"{words}, {door.reason}", []).append(door.framework)
+    return "; ".join(f"plugin for {' and '.join(names)}: {what}" for what, names in said.items())
 
 
 def _release(here: Installed) -> str:

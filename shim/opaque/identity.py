@@ -37,7 +37,8 @@ def take_over(replacement: F, original: Callable[..., Any]) -> F:
         for mark in TORCH_MARKS:
             vars(replacement).pop(mark, None)
         replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    _originals[replacement] = original
+    # Through a replacement of ours that another of ours is put before.
+    _originals[replacement] = original_of(original) or original
     return replacement
 
 

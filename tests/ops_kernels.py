@@ -140,6 +140,21 @@ class Still:
         return lambda *args, **options: None
 
 
+class Card:
+    """What CuTe DSL knows of a card, by a driver that is not there."""
+
+    def __init__(self, *args: Any) -> None:
+        """Of whatever number."""
+
+    def get_max_active_clusters(self, *args: Any) -> int:
+        """As many as ``oracle`` says."""
+        return 74
+
+    def get_device_multiprocessor_count(self) -> int:
+        """As many as ``oracle`` says."""
+        return 148
+
+
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Lets Triton, which does not come with a CPU build of torch, be imported as kernels."""
 
@@ -229,6 +244,9 @@ def install(modules: Collection[str] = ()) -> None:
     for package, launcher in (("cutlass.cute", "compile"), ("cuda.tile", "launch")):
         if _is_installed(package):
             setattr(importlib.import_module(package), launcher, Kernel(launcher))
+    if _is_installed("cutlass.utils"):
+        utils: Any = importlib.import_module("cutlass.utils")
+        utils.HardwareInfo = Card
     if _is_installed("cuda.tile"):
         tune: Any = importlib.import_module("cuda.tile.tune")
         tune.exhaustive_search = _fastest
@@ -242,6 +260,7 @@ def install(modules: Collection[str] = ()) -> None:
     cuda: Any = torch.cuda
     cuda.Stream = cuda.Event = cuda.current_stream = Still
     cuda.stream = lambda stream: contextlib.nullcontext()
+    cuda.init = lambda: None
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
         "_RAW_STREAM": lambda index: 0,

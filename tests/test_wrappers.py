@@ -31,6 +31,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "run of BatchDecodeCuteDSLWrapper": [{}],
     "run of BatchDecodePagedCuteDSLWrapper": [{}],
     "run of BatchMLADecodeCuteDSLWrapper": [{}],
+    "run of BlockSparseTSWrapper": [{}],
+    "run of BlockSparsePagedTSWrapper": [{}],
+    "run of QTokenKvBlockSparsePagedTSWrapper": [{}],
+    "run of BatchSparseMLADecodePagedTSWrapper": [{}],
     "run_paged": [{}, {"return_lse": True}],
     "run of CuteDslMoEWrapper": [{}],
     "run of CuteDslMxfp8Mxfp4MoEWrapper": [{}],
@@ -45,7 +49,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 #: Releases on which those are tried that need no packages; see ``ops_cases.MATRIX``.
 TRIED = releases.RELEASES if ops_cases.IS_WHOLE else ("0.5.0", "0.6.3", "0.6.18.post1", "0.7.4")
 #: Releases and cards on which those are tried that need NVIDIA's packages.
-PACKAGED = (*((release, "10.0a") for release in ops_cases.WITH_PACKAGES), ("0.7.4", "12.0f"))
+PACKAGED = (
+    *((release, "10.0a") for release in ops_cases.WITH_PACKAGES),
+    # Tile schedulers' methods were changed in each.
+    *((release, "10.0a") for release in ("0.7.0", "0.7.1", "0.7.2") if ops_cases.IS_WHOLE),
+    ("0.7.4", "12.0f"),
+)
 
 
 def asked(release: str, arch: str = "") -> list[tuple[str, dict[str, Any]]]:

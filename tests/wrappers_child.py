@@ -73,8 +73,12 @@ def install() -> None:
     """Replace what writes sources, asks for a device or waits for one."""
     ops_kernels.install()
     torch.empty = unpinned  # type: ignore[assignment]
+    # It looks what it is given before a mode can answer for it.
+    torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign]
     still = types.SimpleNamespace(
-        cuda_stream=0, record=lambda *_: None, synchronize=lambda: None, wait=lambda *_: None
+        cuda_stream=0,
+        device=torch.device("cuda", 0),
+        **dict.fromkeys(("record", "synchronize", "wait", "wait_event"), lambda *_: None),
     )
     for name, stand_in in {
         "current_stream": lambda *_: still,
@@ -185,8 +189,9 @@ def main() -> None:
     importlib.import_module("flashinfer")
     ops_kernels.answer_for_the_machine()
     if ON_THE_DEVICE:
-        with contextlib.suppress(ImportError):  # not in every release
-            ops_kernels.imported("flashinfer.fused_moe.cute_dsl.fused_moe")
+        for name in ("fused_moe.cute_dsl.fused_moe", "attention.prims_ts"):
+            with contextlib.suppress(ImportError):  # not in every release
+                ops_kernels.imported(f"flashinfer.{name}")
     install()
     request: list[tuple[str, Json]] = json.loads(sys.argv[1])
     answers = []

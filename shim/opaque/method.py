@@ -199,7 +199,7 @@ def _state(holder: Any, names: tuple[str, ...]) -> str:
     for name in names:
         value = holder
         for part in name.split("."):
-            value = getattr(value, part, None)
+            value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
         if isinstance(value, int) and not isinstance(value, bool):
             value = operator.index(value)  # of a symbolic number, which ties the graph to it
         told += f"{name}={value};"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...opaque.declare import MakeTensor, Op, Uncovered
-from . import paged_attention, sparse_attention, wrappers
+from . import paged_attention, sparse_attention, task_scheduled, wrappers
 
 _HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES = 8, 2, 128, 64, 4
 _PAIR = "(Tensor, Tensor)"
@@ -274,6 +274,7 @@ OPS = (
         )
     ),
     *wrappers.OPS,
+    *task_scheduled.OPS,
     *sparse_attention.OPS,
     *paged_attention.OPS,
 )

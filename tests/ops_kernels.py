@@ -132,6 +132,7 @@ class Still:
     """A stream or an event, where there is no device to have any."""
 
     cuda_stream = 0
+    device = torch.device("cuda", 0)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Of whatever device."""
@@ -199,7 +200,6 @@ _ANSWERED: Mapping[object, Callable[..., Any]] = {
     _tensor.device.__get__: lambda tensor, *_: torch.device("cuda", 0),
     _tensor.is_cuda.__get__: lambda *_: True,
     _tensor.cuda: lambda tensor, *_: tensor,
-    _tensor.record_stream: lambda *_: None,
     torch.device: torch.device,
 }
 _UNWRITTEN: Collection[object] = (
@@ -261,6 +261,8 @@ def install(modules: Collection[str] = ()) -> None:
     cuda.Stream = cuda.Event = cuda.current_stream = Still
     cuda.stream = lambda stream: contextlib.nullcontext()
     cuda.init = lambda: None
+    # It looks what it is given before a mode can answer for it.
+    torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign]
     capability = tuple(map(int, ARCH.split(".")))
     answers = oracle.ANSWERS | {
         "_RAW_STREAM": lambda index: 0,

@@ -128,6 +128,16 @@ _BY_REASON: Mapping[str, Mapping[str, Sequence[str]]] = {
             "fused_dit_residual_layernorm_scale_shift",
         ),
     },
+    "upstream itself plans in no capture": {
+        _CAPTURE: (
+            "batch_prefill",
+            "batch_prefill_with_paged_kv_cache",
+            "batch_sparse_mla_decode_with_paged_kv_cache",
+            "block_sparse_attention",
+            "block_sparse_attention_with_paged_kv_cache",
+            "q_token_kv_block_sparse_attention_with_paged_kv_cache",
+        ),
+    },
     "upstream itself wants an output in a capture": {
         _CAPTURE: ("b12x_fused_moe",),
     },

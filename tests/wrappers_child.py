@@ -73,8 +73,6 @@ def install() -> None:
     """Replace what writes sources, asks for a device or waits for one."""
     ops_kernels.install()
     torch.empty = unpinned  # type: ignore[assignment]
-    # It looks what it is given before a mode can answer for it.
-    torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign]
     still = types.SimpleNamespace(
         cuda_stream=0,
         device=torch.device("cuda", 0),

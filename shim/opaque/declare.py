@@ -80,6 +80,8 @@ class Op:
             keyword; empty where it returns a tensor of its own. For collectives alone.
         kept: set where the result lies in memory that upstream keeps and writes into again: the op
             returns a copy of it.
+        captured: unset where a call reads on the host what the GPU has computed, which no CUDA
+            graph capture allows: Inductor makes no such graph of it.
         unseen: parameters that concern the contents of tensors alone; a fake is asked for with
             their defaults.
         assumed: arguments with which a fake is asked for, whatever the call gives, in releases that
@@ -113,6 +115,7 @@ class Op:
     collective: bool = False
     returned: Callable[[Mapping[str, Any]], str] | None = None
     kept: bool = False
+    captured: bool = True
     unseen: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)

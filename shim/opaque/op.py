@@ -82,7 +82,7 @@ def traced(
     answer = fake or _seeing(op, signature, _answer(op, function, behind))
     if op.kept:
         run, answer = _copying(run), _copying(answer)
-    body = Body(signature, run, answer, behind)
+    body = Body(signature, run, answer, behind, captured=op.captured)
     defined = define(op, body, registry.Tag(release, _set_variables(op.variables)))
     kind = signature.return_annotation
     if op.named:

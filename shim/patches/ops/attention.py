@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...opaque.declare import MakeTensor, Op, Uncovered
-from . import paged_attention, sparse_attention, task_scheduled, wrappers
+from . import (
+    paged_attention,
+    sparse_attention,
+    task_scheduled,
+    task_scheduled_calls,
+    wrappers,
+)
 
 _HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES = 8, 2, 128, 64, 4
 _PAIR = "(Tensor, Tensor)"
@@ -275,6 +281,7 @@ OPS = (
     ),
     *wrappers.OPS,
     *task_scheduled.OPS,
+    *task_scheduled_calls.OPS,
     *sparse_attention.OPS,
     *paged_attention.OPS,
 )

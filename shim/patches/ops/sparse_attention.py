@@ -718,7 +718,6 @@ OPS: tuple[Op, ...] = (*_MSA, *_LOGITS, *_WRITERS, *_LATENT_CACHES, *_BLOCKS, *_
 
 _BY_ADDRESS = "ranks write into each other's memory by address, which no compiler sees"
 _OWN_PLAN = "it takes a plan of its own class"
-_PLANS = "it makes a wrapper and plans it on each call"
 _LAUNCH = "it returns the numbers by which it was launched, in a dict"
 
 UNCOVERED: tuple[Uncovered, ...] = (
@@ -728,15 +727,6 @@ UNCOVERED: tuple[Uncovered, ...] = (
     ),
     Uncovered(
         "bsa_attn_sm100_blk128_fwd", "it needs quack-kernels, which FlashInfer does not install"
-    ),
-    *(
-        Uncovered(name, _PLANS)
-        for name in (
-            "block_sparse_attention",
-            "block_sparse_attention_with_paged_kv_cache",
-            "q_token_kv_block_sparse_attention_with_paged_kv_cache",
-            "batch_sparse_mla_decode_with_paged_kv_cache",
-        )
     ),
     Uncovered("quantize_mla_nvfp4_query", "it returns the tuple of buffers that it was given"),
     *(

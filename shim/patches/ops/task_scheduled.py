@@ -7,6 +7,7 @@ and ``run`` from release to release: an example names them all, and gives those 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -14,16 +15,16 @@ from typing import Any
 from ...opaque.declare import Example, MakeTensor, Op
 from .wrappers import with_lse
 
-_HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES, _ROWS = 8, 2, 128, 32, 24, 64
-_LATENT, _ROPE = 512, 64
+HEADS, KV_HEADS, HEAD, PAGE, PAGES, ROWS = 8, 2, 128, 32, 24, 64
+LATENT, ROPE = 512, 64
 _BLOCKS = {
-    "seq_len_q": _ROWS,
-    "q_block_size": _ROWS,
-    "kv_block_size": _PAGE,
+    "seq_len_q": ROWS,
+    "q_block_size": ROWS,
+    "kv_block_size": PAGE,
     "max_blocks_per_row": 1,
     "use_kv_valid_bits": False,
 }
-_MODULE = "flashinfer.attention.prims_ts"
+MODULE = "flashinfer.attention.prims_ts"
 
 #: Where releases keep the type of the output, and how wide it is.
 _TYPES = (
@@ -47,7 +48,7 @@ def accepted(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
 
 def _planned(name: str, **told: Any) -> Any:
     """A wrapper with a plan."""
-    wrapper = getattr(import_module(_MODULE), name)()
+    wrapper = getattr(import_module(MODULE), name)()
     wrapper.plan(**accepted(wrapper.plan, **told))
     return wrapper
 
@@ -66,117 +67,123 @@ def _told(q: Any, m: int, **more: Any) -> dict[str, Any]:
         "max_q_len": 1,
         "max_seq_len_q": 1,
         "packed_query": False,
-        "num_qo_heads": _HEADS,
-        "num_kv_heads": _KV_HEADS,
-        "head_dim": _HEAD,
-        "page_size": _PAGE,
-        "max_kv_len": _PAGE,
+        "num_qo_heads": HEADS,
+        "num_kv_heads": KV_HEADS,
+        "head_dim": HEAD,
+        "page_size": PAGE,
+        "max_kv_len": PAGE,
         "lse_mode": "base2",
         **more,
     }
 
 
-def _pages(make: MakeTensor, m: int) -> dict[str, Any]:
+def zeros(make: MakeTensor, *size: int) -> Any:
+    """Indices, all of the first."""
+    return make(*size, dtype="int32", values=(0,) * math.prod(size))
+
+
+def pages(make: MakeTensor, m: int) -> dict[str, Any]:
     """Where the keys of ``m`` sequences are, as indices and as a table: all in the first page."""
-    lengths = make(m, dtype="int32", values=(_PAGE,) * m)
+    lengths = make(m, dtype="int32", values=(PAGE,) * m)
     return {
         "paged_kv_indptr": make(m + 1, dtype="int32", values="range"),
-        "paged_kv_indices": make(m, dtype="int32"),
+        "paged_kv_indices": zeros(make, m),
         "paged_kv_last_page_len": lengths,
-        "block_tables": make(m, 1, dtype="int32"),
+        "block_tables": zeros(make, m, 1),
         "seq_lens": lengths,
         "seq_lens_kv": lengths,
     }
 
 
-def _cache(make: MakeTensor) -> Any:
-    return tuple(make(_PAGES, _KV_HEADS, _PAGE, _HEAD) for _ in range(2))
+def cache(make: MakeTensor) -> Any:
+    """Pages of keys and of values."""
+    return tuple(make(PAGES, KV_HEADS, PAGE, HEAD) for _ in range(2))
 
 
 def _decode(make: MakeTensor, m: int) -> dict[str, Any]:
-    q, pages = make(m, _HEADS, _HEAD), _pages(make, m)
+    q, where = make(m, HEADS, HEAD), pages(make, m)
     # A plan that is told of lengths keeps them, and a call may not give them then.
-    told = {name: value for name, value in pages.items() if not name.startswith("seq_lens")}
+    told = {name: value for name, value in where.items() if not name.startswith("seq_lens")}
     wrapper = _planned("BatchDecodePagedTSWrapper", **_told(q, m), **told)
-    return _call(wrapper, q=q, paged_kv_cache=_cache(make), **pages)
+    return _call(wrapper, q=q, paged_kv_cache=cache(make), **where)
 
 
 def _mla(make: MakeTensor, m: int) -> dict[str, Any]:
-    query, pages = make(m, 1, 128, _LATENT + _ROPE), _pages(make, m)
-    sizes = {"kv_lora_rank": _LATENT, "qk_rope_head_dim": _ROPE}
+    query, where = make(m, 1, 128, LATENT + ROPE), pages(make, m)
+    sizes = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
     heads = {"num_heads": 128, "num_qo_heads": 128}
-    wrapper = _planned("BatchMLADecodePagedTSWrapper", **_told(query, m, **heads), **sizes, **pages)
-    return _call(wrapper, query=query, kv_cache=make(_PAGES, _PAGE, _LATENT + _ROPE), **pages)
+    wrapper = _planned("BatchMLADecodePagedTSWrapper", **_told(query, m, **heads), **sizes, **where)
+    return _call(wrapper, query=query, kv_cache=make(PAGES, PAGE, LATENT + ROPE), **where)
 
 
 def _prefill(make: MakeTensor, m: int) -> dict[str, Any]:
-    q = make(m, _ROWS, _HEADS, _HEAD)
-    k, v = (make(m, _ROWS, _KV_HEADS, _HEAD) for _ in range(2))
-    told = _told(q, m, max_kv_len=_ROWS, max_seq_len_q=_ROWS, max_q_len=_ROWS)
+    q = make(m, ROWS, HEADS, HEAD)
+    k, v = (make(m, ROWS, KV_HEADS, HEAD) for _ in range(2))
+    told = _told(q, m, max_kv_len=ROWS, max_seq_len_q=ROWS, max_q_len=ROWS)
     wrapper = _planned("BatchPrefillTSWrapper", q=q, k=k, v=v, **told)
     return _call(wrapper, q=q, k=k, v=v)
 
 
 def _paged_prefill(make: MakeTensor, m: int) -> dict[str, Any]:
-    q, pages = make(m, _HEADS, _HEAD), _pages(make, 1)
-    pages["qo_indptr"] = make(2, dtype="int32", values=(0, m))
-    k_cache, v_cache = _cache(make)
+    q, where = make(m, HEADS, HEAD), pages(make, 1)
+    where["qo_indptr"] = make(2, dtype="int32", values=(0, m))
+    k_cache, v_cache = cache(make)
     told = _told(q, 1, max_seq_len_q=m, max_q_len=m)
     caches = {"k_cache": k_cache, "v_cache": v_cache}
-    wrapper = _planned("BatchPrefillPagedTSWrapper", q=q, **told, **pages, **caches)
-    return _call(wrapper, q=q, **pages, **caches)
+    wrapper = _planned("BatchPrefillPagedTSWrapper", q=q, **told, **where, **caches)
+    return _call(wrapper, q=q, **where, **caches)
 
 
 def _block_sparse(make: MakeTensor, m: int) -> dict[str, Any]:
-    q = make(m, _ROWS, _HEADS, _HEAD)
-    k, v = (make(m, _ROWS, _KV_HEADS, _HEAD) for _ in range(2))
-    wrapper = _planned("BlockSparseTSWrapper", **_told(q, m, **_BLOCKS, seq_len_kv=_ROWS))
-    return _call(wrapper, q=q, k=k, v=v, **_first_block(make, m))
+    q = make(m, ROWS, HEADS, HEAD)
+    k, v = (make(m, ROWS, KV_HEADS, HEAD) for _ in range(2))
+    wrapper = _planned("BlockSparseTSWrapper", **_told(q, m, **_BLOCKS, seq_len_kv=ROWS))
+    return _call(wrapper, q=q, k=k, v=v, **first_block(make, m))
 
 
 def _paged_block_sparse(make: MakeTensor, m: int) -> dict[str, Any]:
-    q = make(m, _ROWS, _HEADS, _HEAD)
-    told = _told(q, m, **_BLOCKS, max_seq_len_kv=_PAGE)
+    q = make(m, ROWS, HEADS, HEAD)
+    told = _told(q, m, **_BLOCKS, max_seq_len_kv=PAGE)
     wrapper = _planned("BlockSparsePagedTSWrapper", **told)
-    given = {**_pages(make, m), **_first_block(make, m)}
-    return _call(wrapper, q=q, paged_kv_cache=_cache(make), **given)
+    given = {**pages(make, m), **first_block(make, m)}
+    return _call(wrapper, q=q, paged_kv_cache=cache(make), **given)
 
 
-def _first_block(make: MakeTensor, m: int) -> dict[str, Any]:
+def first_block(make: MakeTensor, m: int) -> dict[str, Any]:
     """Which blocks of keys each block of queries sees, for ``m`` sequences: the first."""
-    rows = m * _KV_HEADS
+    rows = m * KV_HEADS
     return {
-        "block_indptr": make(m, _KV_HEADS, 2, dtype="int32", values=[*(0, 1)] * rows),
-        "block_indices": make(rows, dtype="int32"),
+        "block_indptr": make(m, KV_HEADS, 2, dtype="int32", values=[*(0, 1)] * rows),
+        "block_indices": zeros(make, rows),
     }
 
 
 def _tokens(make: MakeTensor, m: int) -> dict[str, Any]:
-    q = make(m, 1, 1, _HEADS, _HEAD)
+    q = make(m, 1, 1, HEADS, HEAD)
     options = {"workspace_buffer": make(32 << 20, dtype="uint8"), "kv_block_size": 4}
-    sizes = {"group_size": 1, "seq_len_q": 1, "block_topk": 8, "max_seq_len_kv": _PAGE}
+    sizes = {"group_size": 1, "seq_len_q": 1, "block_topk": 8, "max_seq_len_kv": PAGE}
     wrapper = _planned("QTokenKvBlockSparsePagedTSWrapper", **_told(q, m, **options, **sizes))
     return _call(
         wrapper,
         q=q,
-        paged_kv_cache=_cache(make),
-        block_table=make(m, 1, dtype="int32"),
-        indexer_block_ids=make(m, 8, dtype="int32"),
+        paged_kv_cache=cache(make),
+        block_table=zeros(make, m, 1),
+        indexer_block_ids=zeros(make, m, 8),
         token_to_request=make(m, dtype="int32", values="range"),
-        query_positions=make(m, dtype="int32"),
+        query_positions=zeros(make, m),
     )
 
 
 def _sparse_mla(make: MakeTensor, m: int) -> dict[str, Any]:
-    query = make(m, 1, _ROWS, _LATENT)
-    told = _told(query, m, num_qo_heads=_ROWS, max_topk=128, return_lse=True)
+    query = make(m, 1, ROWS, LATENT)
+    told = _told(query, m, num_qo_heads=ROWS, max_topk=128, return_lse=True)
     wrapper = _planned("BatchSparseMLADecodePagedTSWrapper", **told)
     return _call(
         wrapper,
         query=query,
-        kv_cache=make(_PAGES, _PAGE, _LATENT),
-        indices=make(m, 128, dtype="int32"),
-        lengths=make(m, dtype="int32", values=(_PAGE,) * m),
+        kv_cache=make(PAGES, PAGE, LATENT),
+        indices=zeros(make, m, 128),
+        lengths=make(m, dtype="int32", values=(PAGE,) * m),
     )
 
 
@@ -198,7 +205,7 @@ def _by_dict(holder: Any, **given: Any) -> Any:
     import torch
 
     q = given["query"]
-    out = q.new_empty((*q.shape[:-1], _LATENT), dtype=torch.bfloat16)
+    out = q.new_empty((*q.shape[:-1], LATENT), dtype=torch.bfloat16)
     if not holder._state["return_lse"]:
         return out
     return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
@@ -234,17 +241,17 @@ def _run(wrapper: str, example: Example, **declared: Any) -> Op:
     return Op(f"{wrapper}.run", example, **options | declared)
 
 
-_ALONE: dict[str, Any] = {"returns": "Tensor", "results": None, "out": ("out",)}
-_EITHER = {"paged_kv_cache": "Tensor | tuple"}
+ALONE: dict[str, Any] = {"returns": "Tensor", "results": None, "out": ("out",)}
+EITHER = {"paged_kv_cache": "Tensor | tuple"}
 
 OPS = (
-    _run("BatchDecodePagedTSWrapper", _decode, annotations=_EITHER),
+    _run("BatchDecodePagedTSWrapper", _decode, annotations=EITHER),
     _run("BatchMLADecodePagedTSWrapper", _mla),
     _run("BatchPrefillTSWrapper", _prefill),
     _run("BatchPrefillPagedTSWrapper", _paged_prefill),
-    _run("BlockSparseTSWrapper", _block_sparse, **_ALONE),
-    _run("BlockSparsePagedTSWrapper", _paged_block_sparse, annotations=_EITHER, **_ALONE),
-    _run("QTokenKvBlockSparsePagedTSWrapper", _tokens, annotations=_EITHER, **_ALONE),
+    _run("BlockSparseTSWrapper", _block_sparse, **ALONE),
+    _run("BlockSparsePagedTSWrapper", _paged_block_sparse, annotations=EITHER, **ALONE),
+    _run("QTokenKvBlockSparsePagedTSWrapper", _tokens, annotations=EITHER, **ALONE),
     _run(
         "BatchSparseMLADecodePagedTSWrapper",
         _sparse_mla,

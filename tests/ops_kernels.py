@@ -252,6 +252,7 @@ def install(modules: Collection[str] = ()) -> None:
         tune.exhaustive_search = _fastest
     ffi: Any = importlib.import_module("tvm_ffi")
     ffi.use_torch_stream = contextlib.nullcontext
+    ffi.from_dlpack = lambda tensor, **options: tensor
     torch.cuda.is_current_stream_capturing = _is_not_capturing
     late = itertools.chain(*map(_late_imports, modules))
     _import_late([*TRITON_KERNELS, *LATE_KERNELS, *late])
@@ -283,6 +284,7 @@ def install(modules: Collection[str] = ()) -> None:
         ),
         "get_compute_capability": lambda device: capability,
         "device_cc": lambda device: capability,
+        "toolkit_supports": lambda program: True,
         "check_device": lambda device, class_name, archs: capability,
         "build_and_load_cute_dsl_kernel": lambda *args, **options: Kernel("compiled"),
         "compact_topk_ids": lambda *args: Kernel("compact_topk_ids")(*args),

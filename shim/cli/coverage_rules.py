@@ -98,7 +98,7 @@ _NAMES_APART = {
         *("ugpu_state_pool", "ugpu_*_buffers"),
     ),
     "prepares weights, buffers or calls": (
-        *("prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
+        *("prepare", "prepare_*", "preprocess_*", "*_pack_weights", "pad_*_weights"),
         *("create_scale_factor_tensor", "kimi_k3_fp8_projection_launcher"),
         *("quantize_*_weight*", "interleave_*weights*", "transform_*_weights*"),
         "zero_post_weight",

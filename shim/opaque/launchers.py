@@ -307,8 +307,9 @@ _COLLECTIVE = re.compile(
 _SPEC_MAKER = re.compile(r"gen_\w+")
 #: JIT C++ modules: upstream's cached getters of the loaded module.
 _MODULE_GETTER = re.compile(r"_?get_\w*module\w*")
-#: JIT C++ modules: functions that build one and load it, with a cache of their own or none.
-_MODULE_LOADER = re.compile(r"load_\w+_module")
+#: JIT C++ modules, and programs of Cake: functions that build one and load it, with a cache of
+#: their own or none.
+_MODULE_LOADER = re.compile(r"load_\w+_module|_load_cake_\w+_program")
 #: CuTe DSL: upstream's cached getters of the compiled kernel. Cake: of the loaded program.
 _KERNEL_GETTER = re.compile(
     r"_get_compiled_\w+|_compile_\w+|_?get_\w*_kernel\w*|load|_?load_\w+_(?:module|kernel|program)"

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...opaque.declare import MakeTensor, Op, Uncovered
 from . import (
+    cake_mla,
     paged_attention,
     sparse_attention,
     task_scheduled,
@@ -280,6 +281,7 @@ OPS = (
         )
     ),
     *wrappers.OPS,
+    *cake_mla.OPS,
     *task_scheduled.OPS,
     *task_scheduled_calls.OPS,
     *sparse_attention.OPS,

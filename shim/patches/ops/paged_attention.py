@@ -310,22 +310,14 @@ UNCOVERED: tuple[Uncovered, ...] = (
     Uncovered("sm110_gqa_decode", _NO_KERNELS),
     Uncovered("launch_sm110_gqa_decode_prepared", _NO_KERNELS),
     Uncovered(
-        "cake_batch_context_with_kv_cache",
-        "it hands on all that it is given to trtllm_batch_context_with_kv_cache, which is an op: "
-        "that backend of it was not tried",
-    ),
-    Uncovered(
         "split_varlen_input", "its result is as long as numbers say that it reads on the host"
     ),
     Uncovered("run_cake_vsa", "it takes a plan, a dictionary of its own with functions in it"),
 )
 
-PASSED_ON = (
-    PassedOn(
-        "cake_batch_decode_with_kv_cache",
-        "flashinfer.cake_fmha",
-        "trtllm_batch_decode_with_kv_cache",
-    ),
+PASSED_ON = tuple(
+    PassedOn(f"cake_batch_{each}", "flashinfer.cake_fmha", f"trtllm_batch_{each}")
+    for each in ("decode_with_kv_cache", "context_with_kv_cache")
 )
 
 TRACES: tuple[Traces, ...] = ()

@@ -728,7 +728,6 @@ UNCOVERED: tuple[Uncovered, ...] = (
     Uncovered(
         "bsa_attn_sm100_blk128_fwd", "it needs quack-kernels, which FlashInfer does not install"
     ),
-    Uncovered("quantize_mla_nvfp4_query", "it returns the tuple of buffers that it was given"),
     *(
         Uncovered(f"msa_icp_{name}", _BY_ADDRESS)
         for name in ("decode_score_publish", "topk_select_publish", "merge_candidates")

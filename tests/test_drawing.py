@@ -67,6 +67,7 @@ ENGINE = f"""
     declared = dict(out=(None, "counter"), draws=("seed", "offset"), unseen=("check_nan",))
     draw = op(**declared)
     plain = op("plain")
+    op("hosted", captured=False)
 
     def run(function, *args, backend="aot_eager", dynamic=None):
         torch._dynamo.reset()
@@ -155,7 +156,7 @@ ENGINE = f"""
     answers["outside of a CUDA graph of Inductor's"] = {{
         name: [(op.name() in config.custom_should_partition_ops,
                 torch.Tag.cudagraph_unsafe in op.tags) for op in overloads(name)]
-        for name in ("draw", "draw_seeded", "plain")}}
+        for name in ("draw", "draw_seeded", "plain", "hosted")}}
 
     class Capturing(Kernels):
         def before_run(self, arguments):
@@ -241,6 +242,7 @@ def test_inductor_draws_outside_of_its_own_cuda_graphs(answers: Any) -> None:
         "draw": [[True, True]],
         "draw_seeded": [[False, False]],
         "plain": [[False, False]],
+        "hosted": [[False, True]],
     }
 
 

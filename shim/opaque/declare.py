@@ -59,7 +59,8 @@ class Op:
             the number of results depends on the call: as many as there can be.
         results: how many of them the function returns, from the arguments by keyword: those given,
             and for others the defaults that are numbers, strings or None; a single one comes by
-            itself. Traced by Dynamo, so plain Python. Without it, all.
+            itself. For a method ``holder_state``, the text of its ``state`` (``plan.lse=True;``),
+            is among them. Traced by Dynamo, so plain Python. Without it, all.
         named: the class of the results, a named tuple that the function's module knows.
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
@@ -93,8 +94,9 @@ class Op:
             cannot be run in shadow; the reason stands beside it. A method's takes first an object
             that is in the ``state`` of the one that it is called for.
         state: of a method: attributes of its object that decide what the results look like, also
-            of what these hold (``plan.dtype``): strings, dtypes, booleans or numbers that stay as
-            they are when the object plans anew. An object need not have all of them.
+            of what these hold (``plan.dtype``, of a dict an entry): strings, dtypes, booleans or
+            numbers that stay as they are when the object plans anew. An object need not have all
+            of them.
         variables: beginnings of the names of environment variables on which shapes depend.
         requires: what has to be importable for it, beside what FlashInfer always needs.
         capability: the oldest compute capability that has a kernel for it.

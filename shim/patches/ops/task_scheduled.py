@@ -191,8 +191,7 @@ def _by_plan(holder: Any, **given: Any) -> Any:
     """The results of a wrapper that knows its batch, which a graph is not to be tied to."""
     import torch  # declarations are read without torch
 
-    q = given.get("query", given.get("q"))
-    assert q is not None
+    q = given["query"] if "query" in given else given["q"]
     width = _of(holder, _WIDTHS) or q.shape[-1]
     out = q.new_empty((*q.shape[:-1], width), dtype=_of(holder, _TYPES))
     if not given.get("return_lse"):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..patches import PATCHES, RELEASES
+from ..talking import private_stdout
 from ..upstream import Installed, installed
 from .examples import EXAMPLES, Example, unfit
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:  # torch comes with it, and Dynamo, before which the device is
 
     from .compiling import Call, Run
 
-Emit = Callable[..., None]
 Side = Callable[["Call", bool, Sequence[str]], dict[str, Any]]
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     (names).
     """
     request = json.loads(sys.argv[1])
-    emit = _private_stdout()
+    emit = private_stdout()
     import torch
 
     torch_cuda = torch.version.cuda  # before anything is pretended
@@ -56,18 +56,6 @@ def main() -> None:
     for name in request["examples"]:
         emit(event="begin", example=name)
         emit(event="end", example=name, **_try(EXAMPLES[name], here.version, gpu, side, backends))
-
-
-def _private_stdout() -> Emit:
-    """Keep stdout for ourselves: FlashInfer, a builder or a kernel may print."""
-    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def emit(**event: Any) -> None:
-        stream.write(json.dumps(event) + "\n")
-        stream.flush()
-
-    return emit
 
 
 def _prepare_device(arch: str | None, scratch: str) -> bool:
@@ -141,7 +129,7 @@ def _try(
     skipped = "" if example.lack else unfit(example, torch.cuda.get_device_capability())
     if example.planned and not gpu:
         skipped = "a method of an object that FlashInfer plans on a GPU, and none is used here"
-    function = None if skipped else _find(example, version)
+    function = None if skipped else find(example, version)
     if function is None:
         return {"skipped": skipped or f"FlashInfer {version} has no such function"}
     # The ledger anew: FlashInfer does not import all of its modules by itself.
@@ -149,7 +137,7 @@ def _try(
     return {"skipped": "", "record": record, **side(Call(example, function), gpu, backends)}
 
 
-def _find(example: Example, version: Version | None) -> Callable[..., Any] | None:
+def find(example: Example, version: Version | None) -> Callable[..., Any] | None:
     """The function under the name by which users import it; None if this release has none."""
     import flashinfer
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import queue
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from ..cli.run import put_first
-from ..location import package_directory, startup_directory
+from ..location import startup_directory
+from ..talking import events, started
 from .examples import Example
 
 Side = Literal["without", "with", "shadow"]
@@ -102,8 +96,8 @@ def _listen(
 ) -> str:
     """Follow one child; takes what is done off ``pending``. Why it left something there, if so."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
-        with _started(request, env, stderr) as child:
-            for event in _events(child, time_limit):
+        with started("proof.child", request, env=env, stderr=stderr) as child:
+            for event in events(child, time_limit):
                 if event is None:
                     return f"no answer within {time_limit:g} s; the child was ended"
                 kind, name = event.pop("event"), event.pop("example", "")
@@ -120,47 +114,3 @@ def _listen(
         stderr.seek(0)
         lines = [line.strip() for line in stderr if line.strip()]
     return f"the child ended with status {status}: {lines[-1] if lines else 'nothing on stderr'}"
-
-
-@contextmanager
-def _started(
-    request: Mapping[str, Any], env: Mapping[str, str], stderr: IO[str]
-) -> Iterator[subprocess.Popen[str]]:
-    script = os.path.join(package_directory(), "proof", "start.py")
-    child = subprocess.Popen(
-        [sys.executable, script, json.dumps(request)],
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        encoding="utf-8",
-        start_new_session=True,
-    )
-    try:
-        yield child
-    finally:
-        # The whole session: a build in it has children of its own.
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-
-
-def _events(child: subprocess.Popen[str], time_limit: float) -> Iterator[dict[str, Any] | None]:
-    """What the child says until it closes its stdout; None, as the last, if it falls silent."""
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-    def read() -> None:
-        for line in child.stdout or ():
-            lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=time_limit)
-        except queue.Empty:
-            yield None
-            return
-        if line is None:
-            return
-        yield json.loads(line)

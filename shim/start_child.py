@@ -1,7 +1,7 @@
-"""The script that a child of ``prove`` runs: finds the package by location.
+"""The script that children of our commands run: finds the package by location.
 
 The side without us has no entry on PYTHONPATH that leads here, and some other distribution may be
-called ``shim``.
+called ``shim``. The first argument is the module whose ``main`` is called, the rest are its own.
 """
 
 from __future__ import annotations
@@ -28,4 +28,4 @@ if __name__ == "__main__":
     here = os.path.dirname(os.path.abspath(__file__))
     # Python puts a script's directory on the path: what lies here is not for import from there.
     sys.path[:] = [entry for entry in sys.path if entry != here]
-    import_module(f"{load(os.path.dirname(here)).__name__}.proof.child").main()
+    import_module(f"{load(here).__name__}.{sys.argv.pop(1)}").main()

@@ -8,6 +8,7 @@ Public names, loaded on first use so that start-up stays free of them:
 * ``activate()``: patch FlashInfer now if it is imported, and when it is imported otherwise.
 * ``deactivate()``: put the identical original objects back.
 * ``status()``: one typed :class:`~shim.ledger.Record` for each patch.
+* ``warm()``: what FlashInfer builds or loads from now on is late (``FLASHINFER_SHIM_JIT``).
 * ``ShimError``: what ``FLASHINFER_SHIM=require`` raises.
 """
 
@@ -18,17 +19,28 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = ["Record", "ShimError", "Verdict", "__version__", "activate", "deactivate", "status"]
+__all__ = [
+    "Record",
+    "ShimError",
+    "Verdict",
+    "__version__",
+    "activate",
+    "deactivate",
+    "status",
+    "warm",
+]
 
 if TYPE_CHECKING:
     from .errors import ShimError
     from .hook import activate, deactivate, status
     from .ledger import Record, Verdict
+    from .watch import warm
 
 _HOMES = {
     "activate": "hook",
     "deactivate": "hook",
     "status": "hook",
+    "warm": "watch",
     "ShimError": "errors",
     "Record": "ledger",
     "Verdict": "ledger",

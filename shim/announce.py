@@ -35,6 +35,17 @@ def warn(line: str) -> None:
     _write(line)
 
 
+def event(line: str) -> None:
+    """Say ``line``, a warning of something that happens each time anew, in every process."""
+    if enabled("warn"):
+        _write(line)
+
+
+def enabled(name: str) -> bool:
+    """Whether lines of this level are said."""
+    return _level >= LEVELS[name]
+
+
 def info(line: str) -> None:
     """Say ``line`` in every process whose level is ``info`` or ``debug``."""
     if _level >= LEVELS["info"]:
@@ -48,10 +59,16 @@ def debug(line: str) -> None:
 
 
 def _write(line: str) -> None:
+    # One write, so that ranks do not interleave within a line.
+    draw(f"flashinfer-shim: {' '.join(line.split())}\n")
+
+
+def draw(text: str) -> None:
+    """Write ``text`` to stderr as it is."""
     # stderr may be None (pythonw, daemons), closed, or a broken pipe; none of that is the
-    # user's problem. One write, so that ranks do not interleave within a line.
+    # user's problem.
     try:
-        sys.stderr.write(f"flashinfer-shim: {' '.join(line.split())}\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
     except Exception:
         return

@@ -46,7 +46,8 @@ class Applied:
         if isinstance(kind, type):
             before = replacing.put_method(kind, self.original, self.replacement)
             self.members.update({(kind, n): (old, vars(kind)[n]) for n, old in before.items()})
-            tracking.track(kind)
+            if self.finding.patch.tracked:
+                tracking.track(kind)
         else:
             replacing.put(self.module, path, self.replacement)
 

@@ -156,10 +156,9 @@ def _judge() -> None:
     _, findings = survey(package, sys.path, settings.policy)
     wanted: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.patch.name not in settings.enabled:
-            record = records.unjudged(
-                finding.patch, Verdict.DISABLED, "left out by FLASHINFER_SHIM_PATCHES"
-            )
+        left_out = finding.patch.left_out(settings)
+        if left_out:
+            record = records.unjudged(finding.patch, Verdict.DISABLED, left_out)
         else:
             record = records.judged(finding)
             if record.verdict is Verdict.PENDING and finding.facts is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .ledger import Record, Verdict
-from .patches import FAMILIES, PATCHES, Patch
+from .patches import FAMILIES, PATCHES, USUAL, Patch
 from .survey import Finding
 
 if TYPE_CHECKING:  # it brings wrapt along, which ``check`` does without
@@ -85,8 +85,8 @@ def named(patches: Sequence[str]) -> str:
     """By name where they are few, else how many of each family."""
     if len(patches) <= _FEW:
         return ", ".join(patches)
-    if len(patches) == len(PATCHES):
-        return f"all {len(PATCHES)} patches"
+    if {*USUAL}.issubset(patches):
+        return f"all {len(patches)} patches"
     said = []
     for family, whole in FAMILIES.items():
         chosen = [name for name in whole if name in patches]

@@ -70,11 +70,18 @@ REFERENCE = Variable(
     _switch("on", "off"),
     "let CPU tensors through fp4_quantize by the reference kernel in plain PyTorch",
 )
+JIT = Variable(
+    f"{PREFIX}_JIT",
+    "off",
+    {**_same("off", "warn", "error"), **dict.fromkeys(("0", "false", "no"), "off")},
+    "watch what FlashInfer builds and loads: warn of it once the process is warm; error: also "
+    "raise where it would come inside a CUDA graph capture",
+)
 PATCHES = f"{PREFIX}_PATCHES"
 AUDIT = f"{PREFIX}_AUDIT"
 _NO_FAMILIES: Mapping[str, Collection[str]] = {}
 
-VARIABLES = (MODE, POLICY, CUDA_VERSION, LOG, PRELOAD, REFERENCE)
+VARIABLES = (MODE, POLICY, CUDA_VERSION, LOG, PRELOAD, REFERENCE, JIT)
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class Settings:
         preload: load kernel modules when the compiler asks for a fake.
         reference: CPU tensors go to the reference kernel.
         audit: the directory that each process leaves its notes in; empty: none are taken.
+        jit: ``off``, ``warn`` or ``error``.
         enabled: names of the patches that the user wants.
         complaints: one sentence for each value that was not understood. Its default is in force; of
             a list of patches, the rest, or all patches if nothing is left of it.
@@ -101,6 +109,7 @@ class Settings:
     preload: bool
     reference: bool
     audit: str
+    jit: str
     enabled: frozenset[str]
     complaints: tuple[str, ...]
 
@@ -129,6 +138,7 @@ def read(
         preload=values[PRELOAD.name] == "on",
         reference=values[REFERENCE.name] == "on",
         audit=_directory(environ.get(AUDIT, ""), complaints),
+        jit=values[JIT.name],
         enabled=_selection(environ.get(PATCHES, ""), tuple(known), families, complaints),
         complaints=tuple(complaints),
     )

@@ -15,7 +15,7 @@ from children import Child
 from conftest import RunChild
 from packaging.version import Version
 
-from shim.patches import NAMES, PATCHES
+from shim.patches import NAMES, PATCHES, USUAL
 
 ROOT = releases.ROOT
 
@@ -52,15 +52,16 @@ class Checked:
 
 
 def all_are(verdict: str) -> dict[str, str]:
-    """That verdict for every patch."""
-    return dict.fromkeys(NAMES, verdict)
+    """That verdict for every patch that no setting has to ask for."""
+    return dict.fromkeys(NAMES, "disabled") | dict.fromkeys(USUAL, verdict)
 
 
 def fine_on(release: str) -> dict[str, str]:
     """What ``check`` should say of an untouched release: it has a function, or it has not."""
-    return {
-        patch.name: "pending" if patch.contract.row_for(Version(release)) else "not needed"
+    return all_are("pending") | {
+        patch.name: "not needed"
         for patch in PATCHES
+        if not patch.contract.row_for(Version(release))
     }
 
 

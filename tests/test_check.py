@@ -9,7 +9,7 @@ from check_command import all_are, check, dist_info, file, fine_on, pythonpath
 from conftest import CopyRelease, RunChild
 from releases import ROOT, path
 
-from shim.patches import FAMILIES, NAMES
+from shim.patches import FAMILIES, USUAL
 
 FP4 = "flashinfer/fp4_quantization.py"  # up to 0.6.6
 
@@ -53,7 +53,7 @@ def test_an_unknown_release_would_be_left_alone_and_one_line_says_so(
     text = run_child(None, args=["-m", "shim", "check"], release=unknown_release)
     assert text.returncode == 1, text
     about = [line for line in text.stdout.splitlines() if "99.0 is not in the table" in line]
-    patches = f"all {len(NAMES)} patches"
+    patches = f"all {len(USUAL)} patches"
     assert about == [f"{patches}: release 99.0 is not in the table of tested releases."], text
     assert text.stdout.endswith(f"\n{patches} would stand aside.\n"), text
 

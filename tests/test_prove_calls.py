@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from shim.patches import FAMILIES, NAMES, ops
+from shim.patches import FAMILIES, USUAL, ops
 from shim.proof.compiling import BITS, Call, Outcome, Run, compare, run_sizes, tensors
 from shim.proof.examples import EXAMPLES, SAMPLES, SIZES, WRITTEN, Example, choose, unfit
 from shim.proof.making import on
@@ -16,7 +16,7 @@ from shim.proof.making import on
 
 
 def test_every_patch_has_a_call_and_no_two_calls_share_a_name() -> None:
-    assert {example.patch for example in EXAMPLES.values()} == set(NAMES)
+    assert {example.patch for example in EXAMPLES.values()} == set(USUAL)
     assert len(EXAMPLES) == len(WRITTEN) + len(ops.OPS)
     assert all(example.name == name for name, example in EXAMPLES.items())
 

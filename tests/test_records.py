@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shim.ledger import Record, Verdict
-from shim.patches import FAMILIES, NAMES
+from shim.patches import FAMILIES, NAMES, USUAL
 from shim.records import grouped, named
 
 NORM, PAGE = FAMILIES["norm"], FAMILIES["page"]
@@ -16,6 +16,7 @@ def test_a_few_patches_are_told_by_name() -> None:
 
 def test_all_patches_are_told_by_their_number() -> None:
     assert named(NAMES) == f"all {len(NAMES)} patches"
+    assert named(USUAL) == f"all {len(USUAL)} patches"
 
 
 def test_many_patches_are_told_by_family_whole_or_in_part_and_a_single_one_by_name() -> None:
@@ -26,7 +27,7 @@ def test_many_patches_are_told_by_family_whole_or_in_part_and_a_single_one_by_na
 
 
 def test_what_is_said_of_all_families_stays_short() -> None:
-    assert len(named(NAMES[1:])) < 30 * len(FAMILIES)
+    assert len(named(USUAL[1:])) < 30 * len(FAMILIES)
 
 
 def test_records_are_grouped_by_what_they_share_in_the_order_of_the_first() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from .. import records
 from ..ledger import Record, Verdict
-from ..patches import FAMILIES, NAMES
+from ..patches import FAMILIES, NAMES, PATCHES
 from ..settings import Settings, read
 from ..survey import Finding, survey
 from ..upstream import DISTRIBUTIONS, Installed
@@ -104,12 +104,15 @@ def _record(finding: Finding, settings: Settings) -> Record:
     return _switched_off(record, settings) or record
 
 
+_PATCHES = {patch.name: patch for patch in PATCHES}
+
+
 def _switched_off(record: Record, settings: Settings) -> Record | None:
     """The record of a patch that the user does not want, None for one that he does."""
     if settings.mode == "off":
         reason, action = "FLASHINFER_SHIM=off", "set FLASHINFER_SHIM=auto"
-    elif record.patch not in settings.enabled:
-        reason, action = "left out by FLASHINFER_SHIM_PATCHES", ""
     else:
+        reason, action = _PATCHES[record.patch].left_out(settings), ""
+    if not reason:
         return None
     return replace(record, verdict=Verdict.DISABLED, reason=reason, action=action)

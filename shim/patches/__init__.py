@@ -14,7 +14,7 @@ from typing import Any
 
 from ..contract import Contract
 from ..settings import Settings
-from . import cuda_version_contract, fp4_quantize_contract, op_contracts
+from . import cuda_version_contract, fp4_quantize_contract, jit_contract, op_contracts
 from .releases import RELEASES as RELEASES
 
 
@@ -51,6 +51,10 @@ class Patch:
         contract: what it was written for.
         builder: module of this package whose ``build(site)`` returns the replacement.
         cures: what breaks without it, with the upstream issue, in one sentence.
+        tracked: it replaces a method whose op has to find the object: those of its class get
+            handles.
+        switch: the setting that leaves it out while it is ``off``, a field of
+            :class:`~shim.settings.Settings`; empty where there is none.
     """
 
     name: str
@@ -58,6 +62,16 @@ class Patch:
     contract: Contract
     builder: str
     cures: str
+    tracked: bool = False
+    switch: str = ""
+
+    def left_out(self, settings: Settings) -> str:
+        """Why the user does not want it, empty if he does."""
+        if self.name not in settings.enabled:
+            return "left out by FLASHINFER_SHIM_PATCHES"
+        if self.switch and getattr(settings, self.switch) == "off":
+            return f"FLASHINFER_SHIM_{self.switch.upper()} is off"
+        return ""
 
     def build(self, site: Site) -> Callable[..., Any]:
         """Build the replacement. May raise; the caller leaves FlashInfer as it was then."""
@@ -74,6 +88,22 @@ PATCHES = (
         cures="get_cuda_version starts nvcc, which no compiler can trace (flashinfer #2733)",
     ),
     Patch(
+        name="jit_load",
+        family="toolchain",
+        contract=jit_contract.LOAD,
+        builder=".jit_watch",
+        cures="nobody is told of a module that is loaded, or built, too late (flashinfer #3172)",
+        switch="jit",
+    ),
+    Patch(
+        name="jit_build",
+        family="toolchain",
+        contract=jit_contract.BUILD,
+        builder=".jit_watch",
+        cures="nobody is told of a build, or of how long it takes (flashinfer #3172)",
+        switch="jit",
+    ),
+    Patch(
         name="fp4_quantize",
         family="quantization",
         contract=fp4_quantize_contract.CONTRACT,
@@ -88,11 +118,14 @@ PATCHES = (
             builder=".declared_op",
             cures=f"{op.contract.function} builds and loads its kernel from Python "
             "(flashinfer #2733)",
+            tracked="." in op.contract.function,
         )
         for op in op_contracts.read()
     ),
 )
 NAMES = tuple(patch.name for patch in PATCHES)
+#: Those that are in force where no setting asks for more or less.
+USUAL = tuple(patch.name for patch in PATCHES if not patch.switch)
 #: Names that stand for several patches, in the order in which tables show them.
 FAMILIES = {
     family: tuple(patch.name for patch in PATCHES if patch.family == family)

@@ -1,0 +1,68 @@
+"""FlashInfer's loader and builder of modules, watched.
+
+What breaks: nothing says that a module is built, or for how long requests have waited for it, nor
+that one is about to be built or loaded inside a CUDA graph capture (flashinfer #3172). Every
+release from 0.5.0 to 0.7.4. Locks, flags, paths and files are upstream's: its own function runs
+within ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import watch
+from ..opaque.identity import take_over
+from . import Site
+
+
+def build(site: Site) -> Callable[..., Any]:
+    """The replacement: the original, watched."""
+    watch.start(raising=site.settings.jit == "error", capturing=_capturing)
+    _tell_of_the_first_capture()
+    watched = _loading if site.patch == "jit_load" else _building
+    return take_over(watched(site.function), site.function)
+
+
+def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
+    def build_and_load(self: Any) -> Any:
+        with watch.loading(self):
+            return original(self)
+
+    return build_and_load
+
+
+def _building(original: Callable[..., Any]) -> Callable[..., Any]:
+    def run_ninja(workdir: Path, ninja_file: Path, *args: Any, **kwargs: Any) -> None:
+        with watch.building(ninja_file):
+            original(workdir, ninja_file, *args, **kwargs)
+
+    return run_ninja
+
+
+def _capturing() -> bool:
+    # Without a context that is initialised nothing is captured, and nothing may be asked.
+    return bool(
+        torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        and torch.cuda.is_current_stream_capturing()
+    )
+
+
+def _tell_of_the_first_capture() -> None:
+    """Call the process warm when it begins to capture: torch has no other way to be told of it."""
+    kind: Any = torch.cuda.CUDAGraph
+    begin = kind.capture_begin
+    if getattr(begin, "flashinfer_shim_watch", False):
+        return
+
+    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kind.capture_begin is capture_begin:  # the first is all that counts
+            kind.capture_begin = begin
+        watch.warm_since("a CUDA graph was captured")
+        return begin(self, *args, **kwargs)
+
+    capture_begin.flashinfer_shim_watch = True  # type: ignore[attr-defined]
+    kind.capture_begin = capture_begin

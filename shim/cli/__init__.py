@@ -17,6 +17,7 @@ COMMANDS = {
     "radar": "say what a release that is not installed would do to our patches",
     "coverage": "list FlashInfer's public functions, and which of them torch.compile takes whole",
     "audit": "run a command, and tell which FlashInfer calls were compiled and which were not",
+    "prewarm": "build the kernel modules that ops need ahead of their first call",
     "run": "run a command with the shim on its PYTHONPATH",
     "path": "print the directory that belongs on PYTHONPATH",
 }

@@ -519,6 +519,11 @@ def recording(
     return _recording(getter, loaded, call)
 
 
+def loads_module(load: Loaded) -> bool:
+    """Whether the call loads a C++ module, which upstream builds from files; else, a kernel."""
+    return bool(_MODULE_GETTER.fullmatch(getattr(load.getter, "__name__", "")))
+
+
 def _recording(
     getter: object, loaded: list[Loaded], call: Callable[..., Any]
 ) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 Events on stdout: ``planning`` once FlashInfer is imported; ``plan`` with all modules; then, unless
 that is all that was asked for, ``waiting`` where another process builds, and for each module
-``begin``, ``objects`` and ``end``. ``refused``, as the only one, says why nothing can be built.
+``begin``, ``objects`` and ``end``. ``refused`` says why nothing, or nothing more, can be done.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .. import toolchain
 from ..talking import Emit, end_with_parent, private_stdout
 
 
@@ -25,22 +26,13 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     emit = private_stdout()
     end_with_parent()
-    import torch
-
-    torch_cuda = torch.version.cuda
-    if request["arch"] is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        from ..pretend import pretend
-
-        pretend(request["arch"])
-    elif not torch.cuda.is_available():
+    if not _prepare_device(request["arch"]):
         emit(
             event="refused",
             reason="there is no GPU here whose architecture could be built for: name one by "
             "--arch, such as 9.0a, or by FLASHINFER_CUDA_ARCH_LIST",
         )
         return
-    pretended_cuda, torch.version.cuda = torch.version.cuda, torch_cuda
     import flashinfer
 
     from ..upstream import installed
@@ -48,21 +40,29 @@ def main() -> None:
 
     emit(event="planning", flashinfer=flashinfer.__version__)
     here = installed(Path(flashinfer.__path__[0]), sys.path)
-    # To choose a kernel some functions ask torch for its CUDA; flags come from the real one.
-    torch.version.cuda = pretended_cuda
     loads, skipped = planning.loads_of(request["ops"], here.version)
-    torch.version.cuda = torch_cuda
-    _forget_cuda()
     made = planning.plan(loads)
     _announce(made, skipped | made.skipped, emit)
     if made.specs and not request["dry_run"]:
         _build(made.specs, emit)
 
 
-def _forget_cuda() -> None:
-    from flashinfer.jit import cpp_ext
+def _prepare_device(arch: str | None) -> bool:
+    """Pretend a card, or find the GPU: whether there is one."""
+    import torch
 
-    cpp_ext.get_cuda_version.cache_clear()
+    if arch is None:
+        return torch.cuda.is_available()
+    from ..pretend import pretend
+
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    built_with_cuda = torch.version.cuda is not None
+    pretend(arch)
+    toolkit = toolchain.find(os.environ)
+    if not built_with_cuda and toolkit and toolkit.release:
+        # Flags depend on it. FlashInfer asks nvcc, with us and without, where torch has none.
+        torch.version.cuda = str(toolkit.release)
+    return True
 
 
 def _announce(made: Any, skipped: dict[str, str], emit: Emit) -> None:

@@ -52,7 +52,7 @@ def loads_of(
             except _Skipped as reason:
                 skipped[patch] = str(reason)
             except Exception as fault:
-                skipped[patch] = f"its example does not run in shadow: {_one_line(fault)}"
+                skipped[patch] = f"its example cannot be called: {_one_line(fault)}"
         modules = tuple(load for load in found.values() if loads_module(load))
         if modules:
             loads[patch] = modules
@@ -67,24 +67,34 @@ def loads_of(
 def plan(loads: Mapping[str, tuple[Loaded, ...]]) -> Plan:
     """Let upstream make the ``JitSpec`` of each module, without building or loading it."""
     made = Plan()
+    # Upstream makes each once: it keeps what its getters return.
+    known: dict[str, tuple[list[Any], str]] = {}
     for patch, calls in loads.items():
         for call in calls:
-            specs: list[Any] = []
-            fault: Exception | None = None
-            with _collecting(specs):
-                try:
-                    call.getter(*call.args, **dict(call.kwargs))
-                except Exception as error:
-                    # Once it has its module, that there are no kernels in it is its concern.
-                    fault = error
-            if not specs and fault is not None:
-                made.skipped[patch] = f"FlashInfer has no module for it here: {_one_line(fault)}"
+            if str(call) not in known:
+                known[str(call)] = _specs_of(call)
+            specs, fault = known[str(call)]
+            if fault:
+                made.skipped[patch] = f"FlashInfer has no module for it here: {fault}"
             for spec in specs:
                 made.specs.setdefault(spec.name, spec)
                 wanted = made.ops.setdefault(spec.name, [])
                 if patch not in wanted:
                     wanted.append(patch)
     return made
+
+
+def _specs_of(call: Loaded) -> tuple[list[Any], str]:
+    """What a call would build and load; or why it comes to nothing."""
+    specs: list[Any] = []
+    with _collecting(specs):
+        try:
+            call.getter(*call.args, **dict(call.kwargs))
+        except Exception as fault:
+            # Once it has its module, that there are no kernels in it is its concern.
+            if not specs:
+                return [], _one_line(fault)
+    return specs, ""
 
 
 class _Skipped(Exception):

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import toolchain
-from ..patches import FAMILIES, NAMES
-from ..patches.ops import OPS
+from ..patches import FAMILIES, NAMES, PATCHES
 from ..settings import read
 from ..talking import events, started
 from .prewarm_progress import Progress, progress
@@ -21,8 +20,9 @@ from .prewarm_report import Run, as_json, exit_status, print_text
 
 NATIVE = "native"
 _ARCHITECTURES = re.compile(r"\d+\.\d[af]?( \d+\.\d[af]?)*")
-#: What has modules: declared ops, and the one that is written by hand.
-_OPS = ("fp4_quantize", *OPS)
+#: What has modules.
+_OPS = tuple(patch.name for patch in PATCHES if patch.family != "toolchain")
+_FAMILIES = {name: members for name, members in FAMILIES.items() if name != "toolchain"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OP",
         type=_name,
         help="names of ops, as `flashinfer-shim coverage` lists them, or of families "
-        f"({', '.join(FAMILIES)}); when left out, all ops that FLASHINFER_SHIM_PATCHES enables",
+        f"({', '.join(_FAMILIES)}); when left out, all ops that FLASHINFER_SHIM_PATCHES enables",
     )
     parser.add_argument(
         "--arch",
@@ -113,7 +113,7 @@ def _chosen(names: Sequence[str]) -> list[str]:
     if not names:
         enabled = read(os.environ, NAMES, FAMILIES).enabled
         return [op for op in _OPS if op in enabled]
-    wanted = {patch for name in names for patch in FAMILIES.get(name, (name,))}
+    wanted = {patch for name in names for patch in _FAMILIES.get(name, (name,))}
     return [op for op in _OPS if op in wanted]
 
 
@@ -154,10 +154,10 @@ def _run(
 
 
 def _name(word: str) -> str:
-    if word not in _OPS and word not in FAMILIES:
+    if word not in _OPS and word not in _FAMILIES:
         raise argparse.ArgumentTypeError(
             f"{word!r} is no op that `flashinfer-shim coverage` lists, and none of the families "
-            f"{', '.join(FAMILIES)}"
+            f"{', '.join(_FAMILIES)}"
         )
     return word
 

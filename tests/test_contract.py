@@ -18,6 +18,7 @@ from shim.upstream import FunctionFacts, Installed, Sources, function_facts, ins
 HERE = Path("/nowhere/flashinfer")
 FP4 = next(patch.contract for patch in PATCHES if patch.name == "fp4_quantize")
 CUDA = next(patch.contract for patch in PATCHES if patch.name == "cuda_version")
+JIT = [patch.contract for patch in PATCHES if patch.switch == "jit"]
 
 
 def the_installed(version: str) -> Installed:
@@ -102,7 +103,7 @@ def test_the_rows_are_of_listed_releases_in_order_and_do_not_overlap(patch: Patc
         assert sum(row.covers(Version(release)) for row in rows) <= 1, release
 
 
-@pytest.mark.parametrize("contract", [CUDA, FP4], ids=lambda c: c.function)
+@pytest.mark.parametrize("contract", [CUDA, FP4, *JIT], ids=lambda c: c.function)
 def test_a_function_of_every_release_has_a_row_for_every_release(contract: Contract) -> None:
     for release in RELEASES:
         assert contract.row_for(Version(release)) is not None, release

@@ -196,6 +196,7 @@ def test_without_a_compiler_or_ninja_it_says_what_is_missing_and_what_to_do(
     assert f"FLASHINFER_NVCC={missing} is no program" in said()
     monkeypatch.delenv("FLASHINFER_NVCC")
     monkeypatch.setenv("CUDA_HOME", str(toolkit.home))
+    assert "FlashInfer is not installed in this environment" in said()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "no ninja on PATH, by which FlashInfer builds: pip install ninja" in said()
 

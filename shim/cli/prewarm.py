@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from .. import toolchain
 from ..patches import FAMILIES, NAMES, PATCHES
@@ -88,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _missing(environ: Mapping[str, str]) -> str:
-    """What is not here that FlashInfer builds with, and what to do about it; or empty."""
+    """What is not here that has to be, and what to do about it; or empty."""
     path = environ.get("PATH", os.defpath)
     if shutil.which("ninja", path=path) is None:
         return "there is no ninja on PATH, by which FlashInfer builds: pip install ninja"
@@ -96,6 +97,8 @@ def _missing(environ: Mapping[str, str]) -> str:
     own = environ.get("FLASHINFER_NVCC")
     compiler = own or (os.path.join(toolkit.home, "bin", "nvcc") if toolkit else "")
     if compiler and shutil.which(compiler, path=path) is not None:
+        if find_spec("flashinfer") is None:
+            return "FlashInfer is not installed in this environment: pip install flashinfer-python"
         return ""
     if not compiler:
         found = f"neither CUDA_HOME nor CUDA_PATH, no nvcc on PATH, no {toolchain.DEFAULT_HOME}"

@@ -103,9 +103,9 @@ def _state(spec: Any) -> str:
 def _build(specs: dict[str, Any], emit: Emit) -> None:
     from . import building
 
-    first = next(iter(specs.values()))
-    directory = Path(first.lock_path).parent
     try:
+        # Upstream makes the directory when it is asked for the path.
+        directory = Path(next(iter(specs.values())).lock_path).parent
         with building.alone(directory, lambda owner: emit(event="waiting", owner=owner)):
             for name, spec in specs.items():
                 emit(event="begin", module=name)
@@ -113,6 +113,6 @@ def _build(specs: dict[str, Any], emit: Emit) -> None:
     except OSError as fault:
         emit(
             event="refused",
-            reason=f"FlashInfer's cache {directory} cannot be written ({fault.strerror}): set "
+            reason=f"FlashInfer's cache cannot be written ({fault}): set "
             "FLASHINFER_WORKSPACE_BASE to a directory that can be",
         )

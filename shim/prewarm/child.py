@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import toolchain
 from ..talking import Emit, end_with_parent, private_stdout
+from . import building
 
 
 def main() -> None:
@@ -68,8 +69,6 @@ def _prepare_device(arch: str | None) -> bool:
 def _announce(made: Any, skipped: dict[str, str], emit: Emit) -> None:
     from flashinfer.jit import env
 
-    from . import building
-
     asked: dict[tuple[str, ...], str] = {}
     modules = [
         {
@@ -93,16 +92,12 @@ def _announce(made: Any, skipped: dict[str, str], emit: Emit) -> None:
 
 
 def _state(spec: Any) -> str:
-    from . import building
-
     if building.installed(spec):
         return "installed"
     return "present" if building.library(spec).exists() else "missing"
 
 
 def _build(specs: dict[str, Any], emit: Emit) -> None:
-    from . import building
-
     try:
         # Upstream makes the directory when it is asked for the path.
         directory = Path(next(iter(specs.values())).lock_path).parent

@@ -44,7 +44,8 @@ class Checked:
 
     @property
     def reasons(self) -> list[str]:
-        return [patch["reason"] for patch in self.report["patches"]]
+        usual = (patch for patch in self.report["patches"] if patch["patch"] in USUAL)
+        return [patch["reason"] for patch in usual]
 
     @property
     def warnings(self) -> list[str]:

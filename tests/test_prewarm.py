@@ -177,6 +177,16 @@ def test_an_architecture_that_nvcc_does_not_know_is_refused_in_its_own_words(
     assert asked("90a") == f"{toolkit.nvcc} cannot be run: Permission denied"
 
 
+def test_without_a_gpu_there_is_no_native_architecture(
+    run_child: RunChild, toolkit: Toolkit
+) -> None:
+    env = {**toolkit.env, "FLASHINFER_CUDA_ARCH_LIST": None}
+    child = run_child(None, args=["-m", "shim", "prewarm", "rmsnorm"], release="0.6.3", env=env)
+    assert child.returncode == 1, child
+    assert "native: there is no GPU here whose architecture could be built for" in child.stdout
+    assert toolkit.compiled == []
+
+
 def test_without_a_compiler_or_ninja_it_says_what_is_missing_and_what_to_do(
     toolkit: Toolkit,
     monkeypatch: pytest.MonkeyPatch,

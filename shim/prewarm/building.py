@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..talking import Emit
+
 LOCK = "flashinfer_shim_prewarm.lock"
 
-#: What upstream writes to, between two looks at it.
+#: Seconds between two looks at the objects.
 _INTERVAL = 0.5
 #: Seconds in which nvcc has to say whether it knows an architecture.
 _NVCC_PATIENCE = 60
-
-Emit = Callable[..., None]
 
 
 def installed(spec: Any) -> bool:
@@ -143,13 +143,14 @@ def _counting(spec: Any, since: float, emit: Emit) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
-        told = 0
-        while not done.wait(_INTERVAL):
-            # What nvcc writes is not there before it is whole.
+        told = -1
+        while True:
             count = sum((_stamp(each) or 0) >= since * 1e9 for each in objects)
             if count != told:
                 told = count
                 emit(event="objects", module=spec.name, done=count, of=len(objects))
+            if done.wait(_INTERVAL):
+                return
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

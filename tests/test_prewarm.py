@@ -167,14 +167,12 @@ def test_an_architecture_that_nvcc_does_not_know_is_refused_in_its_own_words(
         flags = [f"-gencode=arch=compute_{target},code=sm_{target}", "-O3"]
         return building.refusal(SimpleNamespace(extra_cuda_cflags=flags), {})
 
-    monkeypatch.setattr(building, "nvcc", lambda: str(toolkit.nvcc))
+    monkeypatch.setattr(building, "nvcc", lambda: [str(toolkit.nvcc)])
     assert asked("90a") == ""
     assert asked("120f") == (
         f"{toolkit.nvcc} cannot target sm_120f: "
         "nvcc fatal   : Unsupported gpu architecture 'compute_120f'"
     )
-    toolkit.nvcc.chmod(0o644)
-    assert asked("90a") == f"{toolkit.nvcc} cannot be run: Permission denied"
 
 
 def test_without_a_gpu_there_is_no_native_architecture(
@@ -200,11 +198,9 @@ def test_without_a_compiler_or_ninja_it_says_what_is_missing_and_what_to_do(
         return err
 
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
-    missing = tmp_path / "nothing" / "bin" / "nvcc"
-    assert f"no program {missing} (by CUDA_HOME); set CUDA_HOME to a CUDA toolkit" in said()
-    monkeypatch.setenv("FLASHINFER_NVCC", str(missing))
-    assert f"FLASHINFER_NVCC={missing} is no program" in said()
-    monkeypatch.delenv("FLASHINFER_NVCC")
+    told = said()
+    assert str(tmp_path / "nothing") in told
+    assert "(CUDA_HOME); set CUDA_HOME to a CUDA toolkit with bin/nvcc" in told
     monkeypatch.setenv("CUDA_HOME", str(toolkit.home))
     assert "FlashInfer is not installed in this environment" in said()
     monkeypatch.setenv("PATH", str(tmp_path))

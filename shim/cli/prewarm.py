@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from .. import toolchain
 from ..patches import FAMILIES, NAMES, PATCHES
 from ..settings import read
 from ..talking import events, started
+from ..toolchain import finding
 from .prewarm_progress import Progress, progress
 from .prewarm_report import Run, as_json, exit_status, print_text
 
@@ -93,23 +93,25 @@ def _missing(environ: Mapping[str, str]) -> str:
     path = environ.get("PATH", os.defpath)
     if shutil.which("ninja", path=path) is None:
         return "there is no ninja on PATH, by which FlashInfer builds: pip install ninja"
-    toolkit = toolchain.find(environ)
-    own = environ.get("FLASHINFER_NVCC")
-    compiler = own or (os.path.join(toolkit.home, "bin", "nvcc") if toolkit else "")
-    if compiler and shutil.which(compiler, path=path) is not None:
-        if find_spec("flashinfer") is None:
-            return "FlashInfer is not installed in this environment: pip install flashinfer-python"
+    found = _without_nvcc(environ)
+    if found:
+        return (
+            f"FlashInfer has no nvcc to build with: {found}; set CUDA_HOME to a CUDA toolkit with "
+            "bin/nvcc"
+        )
+    if find_spec("flashinfer") is None:
+        return "FlashInfer is not installed in this environment: pip install flashinfer-python"
+    return ""
+
+
+def _without_nvcc(environ: Mapping[str, str]) -> str:
+    toolkit = finding.find(environ)
+    if toolkit is None:
+        return f"neither CUDA_HOME nor CUDA_PATH, no nvcc on PATH, no {finding.DEFAULT_HOME}"
+    if environ.get("FLASHINFER_NVCC"):  # a command line, which ninja alone reads
         return ""
-    if not compiler:
-        found = f"neither CUDA_HOME nor CUDA_PATH, no nvcc on PATH, no {toolchain.DEFAULT_HOME}"
-    elif own:
-        found = f"FLASHINFER_NVCC={own} is no program"
-    else:
-        found = f"no program {compiler} (by {toolkit.chosen_by if toolkit else ''})"
-    return (
-        f"FlashInfer has no nvcc to build with: {found}; set CUDA_HOME to a CUDA toolkit with "
-        "bin/nvcc"
-    )
+    fault = finding.fault(toolkit)
+    return f"{fault.text} ({toolkit.chosen_by})" if fault else ""
 
 
 def _chosen(names: Sequence[str]) -> list[str]:

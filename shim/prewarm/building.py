@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..talking import Emit
+from ..toolchain import asking
 
 LOCK = "flashinfer_shim_prewarm.lock"
 
 #: Seconds between two looks at the objects.
 _INTERVAL = 0.5
-#: Seconds in which nvcc has to say whether it knows an architecture.
-_NVCC_PATIENCE = 60
 
 
 def installed(spec: Any) -> bool:
@@ -33,11 +32,12 @@ def library(spec: Any) -> Path:
     return Path(spec.get_library_path())
 
 
-def nvcc() -> str:
-    """The compiler that upstream's ninja files name."""
+def nvcc() -> list[str]:
+    """The command by which upstream's ninja files compile."""
     from flashinfer.jit.cpp_ext import get_cuda_path
 
-    return os.environ.get("FLASHINFER_NVCC") or os.path.join(get_cuda_path(), "bin", "nvcc")
+    command = os.environ.get("FLASHINFER_NVCC") or "$cuda_home/bin/nvcc"
+    return shlex.split(command.replace("$cuda_home", get_cuda_path()))
 
 
 def refusal(spec: Any, asked: dict[tuple[str, ...], str]) -> str:
@@ -49,7 +49,12 @@ def refusal(spec: Any, asked: dict[tuple[str, ...], str]) -> str:
     """
     flags = _architectures(spec)
     if flags not in asked:
-        asked[flags] = _ask(nvcc(), flags)
+        command = nvcc()
+        refused = asking.refused(command, flags)
+        asked[flags] = "; ".join(
+            f"{' '.join(command)} cannot target {flag.rpartition('=')[2]}: {said}"
+            for flag, said in refused.items()
+        )
     return asked[flags]
 
 
@@ -61,28 +66,6 @@ def _architectures(spec: Any) -> tuple[str, ...]:
         flags = CompilationContext().get_nvcc_flags_list()
         given = [flag for flag in flags if flag.startswith("-gencode=")]
     return tuple(sorted(set(given)))
-
-
-def _ask(compiler: str, flags: Sequence[str]) -> str:
-    command = [compiler, *flags, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull]
-    try:
-        asked = subprocess.run(
-            command,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_NVCC_PATIENCE,
-        )
-    except subprocess.TimeoutExpired:
-        return f"{compiler} has not answered within {_NVCC_PATIENCE} s"
-    except OSError as fault:
-        return f"{compiler} cannot be run: {fault.strerror}"
-    if asked.returncode == 0:
-        return ""
-    lines = [line.strip() for line in asked.stderr.splitlines() if line.strip()]
-    targets = ", ".join(flag.rpartition("=")[2] for flag in flags)
-    return f"{compiler} cannot target {targets}: {lines[-1] if lines else 'it gives no reason'}"
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .. import toolchain
 from ..talking import Emit, end_with_parent, private_stdout
+from ..toolchain import finding
 from . import building
 
 
@@ -59,7 +59,7 @@ def _prepare_device(arch: str | None) -> bool:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     built_with_cuda = torch.version.cuda is not None
     pretend(arch)
-    toolkit = toolchain.find(os.environ)
+    toolkit = finding.find(os.environ)
     if not built_with_cuda and toolkit and toolkit.release:
         # Flags depend on it. FlashInfer asks nvcc, with us and without, where torch has none.
         torch.version.cuda = str(toolkit.release)

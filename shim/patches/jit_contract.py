@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..contract import Contract, Row
 from ..upstream import FunctionFacts
+from .releases import RELEASES
 
 _LOAD = {"module": "flashinfer.jit.core", "signature": "self"}
 _BUILD = {"module": "flashinfer.jit.cpp_ext", "signature": "workdir, ninja_file, verbose"}
@@ -32,7 +33,7 @@ LOAD = Contract(
     rows=(
         Row("0.5.0", "0.6.15.post1", **_LOAD, digest="b42e763fa879"),
         Row("0.6.16", "0.7.2.post1", **_LOAD, digest="58f8fda9fcf2"),
-        Row("0.7.4", "0.7.4", **_LOAD, digest="ecc99ae30eb3"),
+        Row("0.7.4", RELEASES[-1], **_LOAD, digest="ecc99ae30eb3"),
     ),
     fixed=_fixed,
     faulty=_loads,
@@ -43,7 +44,7 @@ BUILD = Contract(
     companions=(),
     rows=(
         Row("0.5.0", "0.7.0.post1", **_BUILD, digest="c6ecf5413039"),
-        Row("0.7.1", "0.7.4", **_BUILD_IN_JOBS, digest="bd3c37cc16cd"),
+        Row("0.7.1", RELEASES[-1], **_BUILD_IN_JOBS, digest="bd3c37cc16cd"),
     ),
     fixed=_fixed,
     faulty=_builds,

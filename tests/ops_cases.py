@@ -45,8 +45,8 @@ LAYOUTS = (
 #: Releases in which functions take other paths where those packages are installed.
 WITH_PACKAGES = ("0.6.3", "0.6.13", "0.6.18.post1", "0.7.4")
 
-#: Releases of which ``flashinfer.comm`` cannot be imported without those packages.
-NO_COMM_WITHOUT = ("0.6.11.post3", "0.6.13")
+#: First and last of the releases whose ``flashinfer.comm`` cannot be imported without them.
+NO_COMM_WITHOUT = (Version("0.6.10"), Version("0.6.13"))
 
 #: Releases on which ops are tried that only some other card has.
 ENDS = ("0.6.13", "0.7.4")
@@ -141,7 +141,8 @@ class World:
 
     def _needs_packages(self, op: str, module: str) -> bool:
         """Whether a package of NVIDIA's has to be there for a call, or its module's import."""
-        if module.startswith("flashinfer.comm.") and self.release in NO_COMM_WITHOUT:
+        first, last = NO_COMM_WITHOUT
+        if module.startswith("flashinfer.comm.") and first <= Version(self.release) <= last:
             return True
         return bool({"cutlass", "cuda.tile"} & {*OPS[op].requires}) or module.startswith(
             "flashinfer.cute_dsl."

@@ -44,7 +44,7 @@ class Torch:
     Attributes:
         version: of torch.
         python: on which it is tried.
-        everywhere: with each FlashInfer; the others take turns.
+        everywhere: with each FlashInfer; the others with the oldest, the middle and the newest.
     """
 
     version: str
@@ -52,12 +52,12 @@ class Torch:
     everywhere: bool = False
 
 
-#: Oldest first. Each Python is there once; 2.11.0 is what our machine with a GPU has.
+#: Oldest first. Each Python is there once, save the one of the machine that tries all releases.
 TORCHES = (
     Torch("2.9.1", "3.10"),
     Torch("2.11.0", "3.12", everywhere=True),
     Torch("2.13.0", "3.11"),
-    Torch("2.14.1", "3.12"),
+    Torch("2.14.1", "3.12", everywhere=True),
     Torch("2.15.0", "3.13"),
 )
 
@@ -72,11 +72,13 @@ def flashinfers() -> list[str]:
 
 
 def plan() -> Iterator[tuple[str, Torch]]:
-    """The cells: each FlashInfer with two torches, so that each torch has some of every year."""
-    turns = [torch for torch in TORCHES if not torch.everywhere]
-    for number, release in enumerate(flashinfers()):
-        yield release, turns[number % len(turns)]
-        yield from ((release, torch) for torch in TORCHES if torch.everywhere)
+    """The cells: each FlashInfer with two torches, each torch with three FlashInfers or more."""
+    every = flashinfers()
+    few = (every[0], every[len(every) // 2], every[-1])
+    for release in every:
+        for torch in TORCHES:
+            if torch.everywhere or release in few:
+                yield release, torch
 
 
 def attempt(release: str) -> Cell:
@@ -125,7 +127,8 @@ def _has(case: ElementTree.Element, *outcomes: str) -> bool:
 
 def keep(cells: Iterable[Cell], file: Path = FILE) -> None:
     """Add cells to a file, each in place of what it held of the same three versions."""
-    with releases.alone(file.with_suffix(".lock")):
+    releases.cache().mkdir(parents=True, exist_ok=True)
+    with releases.alone(releases.cache() / ".matrix.lock"):
         known = {cell.key: cell for cell in (*read(file), *cells)}
         ordered = sorted(known.values(), key=lambda cell: tuple(map(Version, cell.key)))
         lines = ",\n".join(json.dumps(asdict(cell)) for cell in ordered)

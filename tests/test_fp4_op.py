@@ -351,9 +351,7 @@ ONE_CACHE = (
 
 @pytest.mark.core
 @pytest.mark.parametrize("release", releases.asked("0.6.18.post1"))
-def test_inductor_compiles_it_with_what_stands_before_it(
-    run_child: RunChild, release: str
-) -> None:
+def test_inductor_compiles_it_with_what_stands_before_it(run_child: RunChild, release: str) -> None:
     env = {"FLASHINFER_SHIM_REFERENCE": "1"}
     same, (x_q, _) = run_child(ONE_CACHE, release=release, env=env).json
     assert same == [True, True]

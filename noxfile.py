@@ -1,7 +1,7 @@
 """The matrix of versions: FlashInfer, torch and Python; ``make matrix`` runs all of it.
 
     nox                       # every cell, then the tables in docs/compatibility.md
-    nox -s "cells(2.13.0)"    # those of one torch
+    nox -s "cells(2.13.0)"    # those of one torch; with `-- RELEASE...` of these releases alone
     nox -s tables             # the tables alone
 
 Which cells there are is declared in ``tests/cells.py``. Builds of torch with CUDA take gigabytes,
@@ -36,7 +36,8 @@ def cells(session: nox.Session, torch: str) -> None:
     pins.write_text("".join(pin for pin in pinned if not pin.startswith("torch==")))
     session.install("-q", "-c", str(pins), f"torch=={torch}", "-e", ".[test]")
     # A test that fails is a result too, which the table shows.
-    session.run("python", "tests/cells.py", "--torch", torch, success_codes=[0, 1])
+    wanted = session.posargs or ["--torch", torch]
+    session.run("python", "tests/cells.py", *wanted, success_codes=[0, 1])
     shutil.rmtree(session.virtualenv.location)
 
 

@@ -111,8 +111,9 @@ def doubts(
 ) -> tuple[Doubt, ...]:
     """What of an installation lies outside of what was tried.
 
-    A torch between two that were tried with this FlashInfer is no doubt; a FlashInfer that was not
-    tried itself, such as an early post release, counts by all that were.
+    What lies between is no doubt: neither a torch between two that were tried with this FlashInfer,
+    nor a FlashInfer between two that were tried with this torch. One that was not tried at all, such
+    as an early post release, counts by all that were.
 
     Args:
         release: of FlashInfer, None if it cannot be told.
@@ -123,21 +124,23 @@ def doubts(
     cells = tried() if cells is None else cells
     if not cells:
         return ()
-    mine = [cell for cell in cells if cell.flashinfer == release] or cells
-    found = []
+    mine = [cell for cell in cells if cell.flashinfer == release]
     series = _series(torch)
-    if series and not min(map(_of, mine)) <= series <= max(map(_of, mine)):
+    found = []
+    if series and not (
+        _holds(map(_of, mine or cells), series) or _ends_hold(cells, series, release)
+    ):
         found.append(
             Doubt(
                 "untested_pair",
-                f"FlashInfer {release or '?'} was tried with torch "
-                f"{_span(cell.torch for cell in mine)}, and this torch is {torch}",
+                f"{f'FlashInfer {release}' if mine else 'FlashInfer'} was tried with torch "
+                f"{_span(cell.torch for cell in mine or cells)}, and this torch is {torch}",
                 "try it with `flashinfer-shim prove`; it is patched like a pair that was tried",
             )
         )
     pythons = sorted({cell.python for cell in cells}, key=Version)
     here = _first_two(Version(python))
-    if not _first_two(Version(pythons[0])) <= here <= _first_two(Version(pythons[-1])):
+    if not _holds((_first_two(Version(each)) for each in pythons), here):
         found.append(
             Doubt(
                 "untested_python",
@@ -146,6 +149,17 @@ def doubts(
             )
         )
     return tuple(found)
+
+
+def _holds(tried: Iterable[tuple[int, int]], one: tuple[int, int]) -> bool:
+    ordered = sorted(tried)
+    return bool(ordered) and ordered[0] <= one <= ordered[-1]
+
+
+def _ends_hold(cells: Sequence[Cell], series: tuple[int, int], release: str | None) -> bool:
+    """Whether releases on both sides of this one were tried with this torch."""
+    tried = sorted(Version(cell.flashinfer) for cell in cells if _of(cell) == series)
+    return bool(tried and release) and tried[0] <= Version(release or "0") <= tried[-1]
 
 
 def _of(cell: Cell) -> tuple[int, int]:

@@ -31,7 +31,7 @@ TESTS = Path(__file__).parent
 GOOD = Cell("0.6.3", "2.11.0", "3.12", "13.0", None, 100, (), "2026-11-30")
 BAD = replace(GOOD, torch="2.13.0", failed=("test_one", "test_two"), passed=98)
 OLD = replace(GOOD, flashinfer="0.5.0", torch="2.9.1", python="3.10")
-TRIED = (OLD, GOOD, BAD)
+TRIED = (OLD, replace(OLD, flashinfer="0.5.3"), GOOD, BAD)
 
 
 # --- the declaration, and what came of it -------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_failed_test_shows_in_its_cell_and_by_name() -> None:
     told = "".join(write_compatibility.lines(TRIED))
     assert "| 0.6.3 | | 100 | 98, **2 failed** |\n" in told
     assert "- FlashInfer 0.6.3, torch 2.13.0: `test_one`, `test_two`\n" in told
-    assert "| 2.9.1 | 3.10 | CUDA 13.0 | without a GPU | 1 | 2026-11-30 |\n" in told
+    assert "| 2.9.1 | 3.10 | CUDA 13.0 | without a GPU | 2 | 2026-11-30 |\n" in told
 
 
 def test_a_cell_that_is_tried_again_replaces_what_was_known(tmp_path: Path) -> None:
@@ -147,7 +147,9 @@ def test_a_pair_that_failed_is_left_alone_until_it_passes_with_a_later_patch() -
         ("0.6.3", "2.12.0", "3.11", []),  # between two that were tried
         ("0.6.3", "2.15.0", "3.12", ["untested_pair"]),
         ("0.6.3", "2.9.1", "3.12", ["untested_pair"]),
-        ("0.6.7.post1", "2.9.1", "3.12", []),  # not tried itself
+        ("0.5.2", "2.8.0", "3.12", ["untested_pair"]),
+        ("0.5.2", "2.12.0", "3.12", []),  # neither was tried
+        ("0.5.2", "2.9.0", "3.12", []),  # between two that were tried with it
         ("0.6.3", "2.11.0", "3.14", ["untested_python"]),
         ("0.6.3", None, "3.12", []),
     ],

@@ -111,9 +111,9 @@ def doubts(
 ) -> tuple[Doubt, ...]:
     """What of an installation lies outside of what was tried.
 
-    What lies between is no doubt: neither a torch between two that were tried with this FlashInfer,
-    nor a FlashInfer between two that were tried with this torch. One that was not tried at all, such
-    as an early post release, counts by all that were.
+    What lies between is no doubt: neither a torch between two that were tried with this
+    FlashInfer, nor a FlashInfer between two that were tried with this torch. One that was not
+    tried at all, such as an early post release, counts by all that were.
 
     Args:
         release: of FlashInfer, None if it cannot be told.
@@ -156,7 +156,7 @@ def _holds(tried: Iterable[tuple[int, int]], one: tuple[int, int]) -> bool:
     return bool(ordered) and ordered[0] <= one <= ordered[-1]
 
 
-def _ends_hold(cells: Sequence[Cell], series: tuple[int, int], release: str | None) -> bool:
+def _ends_hold(cells: Sequence[Cell], series: tuple[int, int] | None, release: str | None) -> bool:
     """Whether releases on both sides of this one were tried with this torch."""
     tried = sorted(Version(cell.flashinfer) for cell in cells if _of(cell) == series)
     return bool(tried and release) and tried[0] <= Version(release or "0") <= tried[-1]

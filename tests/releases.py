@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _KNOWN = json.loads((ROOT / "shim" / "patches" / "releases.json").read_text(encoding="utf-8"))
 
+
 def asked(*usual: str) -> tuple[str, ...]:
     """The releases that ``FLASHINFER_SHIM_TEST_RELEASES`` names, the usual ones if it names none.
 

@@ -180,7 +180,7 @@ def test_every_patch_of_a_pair_that_failed_stands_aside(
 def test_check_warns_of_a_torch_that_nobody_tried_and_it_is_patched_all_the_same(
     run_child: RunChild, tmp_path: Path
 ) -> None:
-    release = RELEASES[-1]
+    release = matrix.tried()[-1].flashinfer
     new = metadata(tmp_path / "new", "2.99.0")
     (new / "torch").mkdir()
     (new / "torch" / "__init__.py").touch()

@@ -19,9 +19,10 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from xml.etree import ElementTree
@@ -108,7 +109,7 @@ def attempt(release: str) -> Cell:
         if done.returncode not in (0, 1):
             raise RuntimeError(f"pytest ended with {done.returncode} on FlashInfer {release}")
         cases = list(ElementTree.parse(report).iter("testcase"))
-    failed = [f"{case.get('name')}" for case in cases if _has(case, "failure", "error")]
+    failed = [case.get("name", "") for case in cases if _has(case, "failure", "error")]
     return Cell(
         flashinfer=release,
         torch=Version(torch.__version__).public,
@@ -127,10 +128,28 @@ def _has(case: ElementTree.Element, *outcomes: str) -> bool:
 
 def keep(cells: Iterable[Cell], file: Path = FILE) -> None:
     """Add cells to a file, each in place of what it held of the same three versions."""
+    new = {cell.key: cell for cell in cells}
+    _rewrite(lambda known: [*(cell for cell in known if cell.key not in new), *new.values()], file)
+
+
+def take_back(release: str, torch: str, file: Path = FILE) -> None:
+    """Forget that a pair failed: of one that did the shim stands aside, so it would fail again."""
+    series = Version(torch).release[:2]
+    _rewrite(
+        lambda known: [
+            cell
+            for cell in known
+            if not cell.failed
+            or (cell.flashinfer, Version(cell.torch).release[:2]) != (release, series)
+        ],
+        file,
+    )
+
+
+def _rewrite(change: Callable[[tuple[Cell, ...]], Iterable[Cell]], file: Path) -> None:
     releases.cache().mkdir(parents=True, exist_ok=True)
     with releases.alone(releases.cache() / ".matrix.lock"):
-        known = {cell.key: cell for cell in (*read(file), *cells)}
-        ordered = sorted(known.values(), key=lambda cell: tuple(map(Version, cell.key)))
+        ordered = sorted(change(read(file)), key=lambda cell: tuple(map(Version, cell.key)))
         lines = ",\n".join(json.dumps(asdict(cell)) for cell in ordered)
         file.write_text(f'{{"schema": 1, "cells": [\n{lines}\n]}}\n')
 
@@ -152,6 +171,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"FlashInfer {release}, torch {torch.version}, Python {torch.python}")
     failed = 0
     for release in wanted:
+        take_back(release, version("torch"))
         cell = attempt(release)
         keep([cell], asked.into)
         failed += bool(cell.failed)

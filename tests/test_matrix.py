@@ -112,6 +112,16 @@ def test_a_cell_that_is_tried_again_replaces_what_was_known(tmp_path: Path) -> N
     assert matrix.read(file) == (OLD, GOOD, replace(BAD, failed=(), passed=100))
 
 
+def test_a_pair_that_failed_is_tried_again_as_if_it_had_not(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.json"
+    cells.keep(TRIED, file)
+    cells.take_back("0.6.3", "2.11.0+cu130", file)
+    cells.take_back("0.5.0", "2.13.0", file)
+    assert matrix.read(file) == TRIED
+    cells.take_back("0.6.3", "2.13.1+cpu", file)
+    assert matrix.read(file) == TRIED[:-1]
+
+
 # --- what the shim makes of it ------------------------------------------------------------------
 
 

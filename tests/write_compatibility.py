@@ -31,7 +31,7 @@ def written(page: str, cells: Sequence[Cell]) -> str:
 
 def lines(cells: Sequence[Cell]) -> Iterator[str]:
     """How each torch was tried, what came of each pair, and what failed."""
-    by_torch = sorted(cells, key=lambda cell: (Version(cell.torch), Version(cell.python)))
+    by_torch = sorted(cells, key=lambda cell: (Version(cell.torch), _how(cell)))
     yield from _table(("torch", "Python", "build", "machine", "releases", "last run"))
     columns = []
     for torch, column in groupby(by_torch, lambda cell: cell.torch):

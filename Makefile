@@ -1,6 +1,7 @@
 # make demo    FlashInfer 0.6.3 in a virtual environment of its own: `check`, then `prove`
 # make test    the test suite, against real FlashInfer releases
 # make test-all  the same, with every op on every release of the matrix
+# make matrix  every pair of versions in docs/compatibility.md, which it writes: hours, gigabytes
 # make lint    ruff and mypy --strict
 # make radar   what the newest release on the index would do to our patches: a report, never a failure
 # make release RELEASE=0.7.5   make that release a tested one (docs/compatibility.md)
@@ -21,7 +22,7 @@ INSTALL = -m pip --disable-pip-version-check -qq install --no-compile
 PIN = -c constraints.txt
 
 SHELL := /bin/sh
-.PHONY: demo test test-all lint radar release wheel clean
+.PHONY: demo test test-all matrix lint radar release wheel clean
 .DELETE_ON_ERROR:
 
 # --- make demo ------------------------------------------------------------------------------------
@@ -51,6 +52,11 @@ test: .venv/.ready
 
 test-all:
 	FLASHINFER_SHIM_TEST_MATRIX=whole $(MAKE) test
+
+# Wants each Python of the matrix on PATH.
+matrix: .venv/.ready
+	.venv/bin/python tests/releases.py
+	.venv/bin/nox $(ARGS)
 
 lint: .venv/.ready
 	.venv/bin/ruff check .
@@ -95,5 +101,5 @@ wheel: .venv/.ready
 	@$(PYTHON) -m venv $@ || { rm -rf $@; exit 1; }
 
 clean:
-	rm -rf .venv .venv-demo .venv-wheel .cache .editable .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf .venv .venv-demo .venv-wheel .cache .nox .editable .mypy_cache .pytest_cache .ruff_cache dist
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
+from . import matrix
 from .contract import Judgement, Row, judge
 from .ledger import Verdict
 from .patches import PATCHES, RELEASES, Patch
 from .patches.files import released_digest
 from .upstream import FunctionFacts, Installed, Sources, distribution_version, installed
-
-#: The oldest torch whose compiler takes our ops; older ones lack what they are made with.
-OLDEST_TORCH = Version("2.9")
 
 
 @dataclass(frozen=True)
@@ -44,9 +40,10 @@ def survey(
     """Look at the FlashInfer in directory ``package``. Imports and starts nothing."""
     here = installed(package, search_path)
     findings = judge_all(here, policy)
-    torch_problem = _torch_problem(search_path)
-    if torch_problem:
-        findings = tuple(_refused(finding, torch_problem) for finding in findings)
+    torch = distribution_version("torch", search_path)
+    refusal = matrix.refusal(here.release, torch, policy)
+    if refusal:
+        findings = tuple(_refused(finding, *refusal) for finding in findings)
     return here, findings
 
 
@@ -61,15 +58,10 @@ def judge_all(here: Installed, policy: str) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _refused(finding: Finding, torch_problem: str) -> Finding:
+def _refused(finding: Finding, reason: str, action: str) -> Finding:
     if finding.judgement.verdict is not Verdict.PENDING:
         return finding
-    judgement = replace(
-        finding.judgement,
-        verdict=Verdict.REFUSED,
-        reason=torch_problem,
-        action=f"install torch {OLDEST_TORCH} or newer",
-    )
+    judgement = replace(finding.judgement, verdict=Verdict.REFUSED, reason=reason, action=action)
     return replace(finding, judgement=judgement)
 
 
@@ -103,13 +95,3 @@ def _of_row(row: Row, function: str, path: Path | None) -> FunctionFacts | None:
         source=row.source,
         released=True,
     )
-
-
-def _torch_problem(search_path: Sequence[str]) -> str:
-    """Why the torch that metadata states is too old, empty if it is not or nothing is stated."""
-    stated = distribution_version("torch", search_path)
-    try:
-        version = Version(stated) if stated else OLDEST_TORCH
-    except InvalidVersion:
-        return ""
-    return f"torch {stated} is older than {OLDEST_TORCH}" if version < OLDEST_TORCH else ""

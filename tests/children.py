@@ -129,6 +129,8 @@ def environment(
         "CUDA_VISIBLE_DEVICES": "",
         # Compiled for all children of a run, not again for each.
         "TORCHINDUCTOR_CACHE_DIR": str(scratch.parent / "inductor"),
+        # With a torch older than 2.10 tvm_ffi would compile for half a minute in each child.
+        "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",
         "PYTHONPATH": os.pathsep.join(map(str, entries)) or None,
         # Python 2 would leave its .pyc beside the sources of the checkout.
         "PYTHONDONTWRITEBYTECODE": None if str(python) == sys.executable else "1",

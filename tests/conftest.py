@@ -53,7 +53,7 @@ def each_release(request: pytest.FixtureRequest) -> str:
     return version
 
 
-@pytest.fixture(params=("0.5.0", "0.6.9", "0.6.13", "0.7.4"))
+@pytest.fixture(params=releases.asked("0.5.0", "0.6.9", "0.6.13", "0.7.4"))
 def each_signature(request: pytest.FixtureRequest) -> str:
     """A release of each signature of ``fp4_quantize``, where no more than that can matter."""
     version: str = request.param

@@ -14,6 +14,7 @@ import functools
 import importlib
 import inspect
 import json
+import logging
 import re
 import sys
 import traceback
@@ -45,6 +46,9 @@ torch.set_num_threads(1)
 # It times the guards of every graph for a log, which takes as long as all else in a compilation.
 guards: Any = torch._dynamo.guards
 guards.profile_guard_manager = lambda *args: 0.0
+
+# Torch 2.9 traces what a fake mode logs, where one is active while compiled code runs.
+torch._dynamo.config.ignore_logger_methods.add(logging.Logger.isEnabledFor)
 
 Function = Callable[..., Any]
 

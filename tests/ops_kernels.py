@@ -159,11 +159,15 @@ class Card:
 class TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Lets Triton, which does not come with a CPU build of torch, be imported as kernels."""
 
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] != "triton":
             return None
+        self.found.add(fullname)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
@@ -485,7 +489,7 @@ def with_triton() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+        for name in finder.found & sys.modules.keys():
             del sys.modules[name]
 
 

@@ -26,6 +26,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 _KNOWN = json.loads((ROOT / "shim" / "patches" / "releases.json").read_text(encoding="utf-8"))
+
+
+def asked(*usual: str) -> tuple[str, ...]:
+    """The releases that ``FLASHINFER_SHIM_TEST_RELEASES`` names, the usual ones if it names none.
+
+    Tests that say something of every release take theirs from here.
+    """
+    named = os.environ.get("FLASHINFER_SHIM_TEST_RELEASES", "")
+    return tuple(named.replace(",", " ").split()) or usual
+
+
 #: Those that differ most, and the newest that is known.
 _CHOSEN = (
     "0.5.0",
@@ -38,7 +49,7 @@ _CHOSEN = (
     "0.6.18.post1",
     "0.7.4",
 )
-RELEASES: tuple[str, ...] = tuple(dict.fromkeys((*_CHOSEN, _KNOWN[-1])))
+RELEASES = asked(*dict.fromkeys((*_CHOSEN, _KNOWN[-1])))
 
 #: The CuTe DSL (`nvidia-cutlass-dsl[cu13]`) and cuTile, but for what the tests' tools bring along.
 _CUTE_DSL = "4.8.1"

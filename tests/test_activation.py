@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
 import releases
 from children import deviating
 from conftest import RunChild
@@ -37,6 +38,7 @@ LATE = f"""
 """
 
 
+@pytest.mark.core
 def test_a_late_activation_rebinds_every_copy_and_redirects_hidden_references(
     run_child: RunChild,
 ) -> None:
@@ -64,7 +66,7 @@ def test_a_late_activation_rebinds_every_copy_and_redirects_hidden_references(
     print(json.dumps(answers))
     """
     )
-    answers = run_child(code, release="0.6.3").json
+    answers = run_child(code, release=releases.asked("0.6.3")[0]).json
     assert deviating(answers.pop("records")) == {}
     assert answers == {
         "before": [False, False],

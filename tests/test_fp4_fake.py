@@ -17,7 +17,6 @@ from children import run_child
 from packaging.version import Version
 
 from shim.contract import Row
-from shim.patches import RELEASES
 from shim.patches.fp4_quantize_contract import CONTRACT
 
 Json = dict[str, Any]
@@ -206,14 +205,6 @@ def row_of(release: str) -> Row:
     return row
 
 
-def wanted_releases() -> Sequence[str]:
-    """Those of the table, or what FLASHINFER_SHIM_TEST_RELEASES asks for: "all", or a list."""
-    asked = os.environ.get("FLASHINFER_SHIM_TEST_RELEASES", "")
-    if asked == "all":
-        return RELEASES
-    return asked.replace(",", " ").split() or releases.RELEASES
-
-
 @dataclass(frozen=True)
 class Judged:
     """The cases of a release, each with its answers by who gave them."""
@@ -230,7 +221,7 @@ class Judged:
         ]
 
 
-@pytest.fixture(scope="module", params=wanted_releases())
+@pytest.fixture(scope="module", params=releases.RELEASES)
 def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Judged:
     """Every case of a release with what upstream and the fake make of it, from one child."""
     release: str = request.param

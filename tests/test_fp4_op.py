@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import releases
 from conftest import RunChild
 
 TESTS = Path(__file__).parent
@@ -102,6 +103,7 @@ EVERYWHERE = (
 )
 
 
+@pytest.mark.core
 def test_everybody_who_traces_gets_the_op(run_child: RunChild, each_signature: str) -> None:
     answers = run_child(EVERYWHERE, release=each_signature).json
     quantized = [
@@ -345,6 +347,15 @@ ONE_CACHE = (
     print(json.dumps([same, [list(t.shape) for t in compiled]]))
 """
 )
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("release", releases.asked("0.6.18.post1"))
+def test_inductor_compiles_it_with_what_stands_before_it(run_child: RunChild, release: str) -> None:
+    env = {"FLASHINFER_SHIM_REFERENCE": "1"}
+    same, (x_q, _) = run_child(ONE_CACHE, release=release, env=env).json
+    assert same == [True, True]
+    assert x_q == [33, 16]
 
 
 def test_a_graph_that_inductor_kept_from_one_release_is_not_served_to_another(

@@ -28,6 +28,7 @@ REPORT = f"""
 FP4_FILE = "flashinfer/fp4_quantization.py"  # in 0.6.3
 
 
+@pytest.mark.core
 def test_every_patch_applies_on_every_release_without_a_word(
     run_child: RunChild, each_release: str
 ) -> None:

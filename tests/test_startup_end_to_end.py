@@ -13,7 +13,7 @@ import releases
 import startup_trees as trees
 from conftest import RunChild
 
-RELEASE = "0.6.3"
+RELEASE = releases.asked("0.6.3")[0]
 
 DEFINE = """
 import json, sys
@@ -35,6 +35,7 @@ def patched():
 IN_FORCE = [True, dict.fromkeys(("cuda_version", "fp4_quantize", "rmsnorm"), "applied"), []]
 
 
+@pytest.mark.core
 def test_nothing_heavy_is_loaded_before_flashinfer_and_its_probe_loads_nothing(
     run_child: RunChild,
 ) -> None:
@@ -75,6 +76,7 @@ print(json.dumps("native"))
     assert child.json == "native", child
 
 
+@pytest.mark.core
 def test_a_reloaded_module_is_patched_again(run_child: RunChild) -> None:
     child = run_child(
         DEFINE

@@ -46,8 +46,15 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+#: What a cell of the matrix of versions tries; see ``cells``.
+CORE = ("BatchDecodeWithPagedKVCacheWrapper.run",)
+
 #: Releases on which those are tried that need no packages; see ``ops_cases.MATRIX``.
-TRIED = releases.RELEASES if ops_cases.IS_WHOLE else ("0.5.0", "0.6.3", "0.6.18.post1", "0.7.4")
+TRIED = (
+    releases.RELEASES
+    if ops_cases.IS_WHOLE
+    else releases.asked("0.5.0", "0.6.3", "0.6.18.post1", "0.7.4")
+)
 #: Releases and cards on which those are tried that need NVIDIA's packages.
 PACKAGED = (
     *((release, "10.0a") for release in ops_cases.WITH_PACKAGES),
@@ -73,6 +80,8 @@ def asked(release: str, arch: str = "") -> list[tuple[str, dict[str, Any]]]:
         and bool(op.arch or op.requires) == bool(arch)
         and ops_cases.CONTRACTS[name].row_for(version)
     ]
+    if ops_cases.IS_CORE:
+        names = [n for n in names if n in CORE]
     if arch:
         names = [n for n in names if (OPS[n].arch or "10.0") == arch.rstrip("af")]
     found = []
@@ -83,6 +92,7 @@ def asked(release: str, arch: str = "") -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("release", TRIED)
 def test_wrappers_methods_compile_and_their_fakes_are_what_upstream_returns(
     release: str, run_child: RunChild

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from .. import matrix
 from ..contract import DISABLING
 from ..settings import Settings
 from ..survey import Finding
@@ -42,6 +43,7 @@ def find_warnings(
     return (
         *_settings(settings),
         *_other_python(environ),
+        *(_untested(environment, installed) if installed else ()),
         *_metadata(),
         *_leftover(environment),
         *(_companions(environment, installed, environ) if installed else ()),
@@ -73,6 +75,14 @@ def _other_python(environ: Mapping[str, str]) -> Iterator[Warn]:
             f"python on PATH is {found}, of another environment than this report's {sys.prefix}",
             f"to ask about that one: {found} -m shim check",
         )
+
+
+def _untested(environment: Environment, installed: Installed) -> Iterator[Warn]:
+    """What lies outside of what was tried together; it is patched all the same."""
+    torch = environment.torch.version if environment.torch else None
+    python = "{}.{}".format(*sys.version_info)
+    for doubt in matrix.doubts(installed.release, torch, python):
+        yield Warn(doubt.code, doubt.text, doubt.action)
 
 
 def _metadata() -> Iterator[Warn]:

@@ -32,7 +32,9 @@ class _Copying:
     def copy(self, value: Any) -> Any:
         known = self._copies.get(id(value))
         if known is None:
-            kind = self._translate(type(value).__name__, type(value))
+            kind: Any = self._translate(type(value).__name__, type(value))
+            if not isinstance(kind, type):
+                return kind()  # a kernel's own stand-in, which has nothing of the kernel's
             known = kind.__new__(kind)
             self._copies[id(value)] = known
             for name, held in vars(value).items():

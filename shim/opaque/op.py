@@ -380,14 +380,14 @@ def _silent(function: Callable[..., Any]) -> Callable[..., None]:
 
 def _complete(
     function: Callable[..., Any], *, outs: tuple[str | None, ...], inputs: Inputs, total: int
-) -> Callable[..., tuple[torch.Tensor, ...]]:
+) -> Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
     An empty tensor stands for what a call does not return, or was given; a copy for an argument
     that it hands back.
     """
 
-    def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
+    def complete(**arguments: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
         returned = function(**arguments)
         arrived = {id(value) for value in tree_leaves(arguments)}
         results = _flat(returned)
@@ -404,7 +404,8 @@ def _complete(
             result: torch.Tensor = results[i]
             return result.clone() if id(result) in arrived else result
 
-        return tuple(map(own, range(total)))
+        made = tuple(map(own, range(total)))
+        return made[0] if total == 1 else made
 
     return complete
 

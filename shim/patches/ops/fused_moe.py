@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op, Uncovered
+from ...opaque.declare import Example, MakeTensor, Op, Uncovered
 
 _EXPERTS, _TOP_K, _HIDDEN, _INNER = 6, 2, 256, 384
 _RANK = 16
@@ -524,8 +524,45 @@ def _alpha_routed(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _wrapped(make: MakeTensor, m: int, kind: str, example: Example, name: str = "") -> Any:
+    """A call of ``run`` of a wrapper, which holds what is the same in every call."""
+    arguments = dict(example(make, m))
+    sizes = {name: arguments.pop(name) for name in ("num_experts", "top_k")}
+    module = import_module(f"flashinfer.fused_moe.cute_dsl{name}")
+    wrapper = getattr(module, kind)(**sizes, hidden_size=_HIDDEN, intermediate_size=_INNER)
+    return {"self": wrapper, **arguments}
+
+
+def _mono(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Of the one size that there is a kernel for, with fewer tokens than the eight that it takes.
+
+    Weights of nothing: to draw as many numbers takes longer than all else.
+    """
+    experts, inner, hidden, m = 256, 512, 2048, min(m, 7)
+
+    def weights(rows: int, columns: int) -> Any:
+        return make(experts, rows, columns, dtype="uint8").view(_dtype(_FP8))
+
+    return {
+        "activations_in": make(m, hidden),
+        "router_logits": make(m, experts),
+        "expert_weights_up": weights(2 * inner, hidden),
+        "expert_scales_up": make(experts, 2 * inner // 128, hidden // 128, dtype=_SCALE),
+        "expert_weights_down": weights(hidden, inner),
+        "expert_scales_down": make(experts, hidden // 128, inner // 128, dtype=_SCALE),
+        "top_k": 8,
+        "scratchpad": make(1 << 20, dtype="uint8"),
+        "interleave_up": False,
+    }
+
+
 _SM12X = ("fp8", "mxfp8_mxfp4")
 _CUTE: dict[str, Any] = {"out": ("moe_output",), "requires": ("cutlass", "triton")}
+#: What the results of their wrappers depend on, besides the tensors given.
+_WRAPPED: dict[str, Any] = {
+    "state": ("hidden_size", "output_dtype"),
+    "requires": ("cutlass", "triton"),
+}
 
 
 OPS = (
@@ -597,6 +634,34 @@ OPS = (
         requires=("cutlass", "triton"),
         capability=(12, 0),
         arch="12.0",
+    ),
+    Op(
+        "CuteDslMoEWrapper.run",
+        lambda make, m: _wrapped(make, m, "CuteDslMoEWrapper", _cute_fp4),
+        capability=_SM100,
+        **_WRAPPED,
+    ),
+    Op(
+        "CuteDslMxfp8Mxfp4MoEWrapper.run",
+        lambda make, m: _wrapped(make, m, "CuteDslMxfp8Mxfp4MoEWrapper", _cute_fp8),
+        capability=_SM100,
+        **_WRAPPED,
+    ),
+    Op(
+        "B12xMoEWrapper.run",
+        lambda make, m: _wrapped(make, m, "B12xMoEWrapper", _b12x, ".b12x_moe"),
+        capability=(12, 0),
+        arch="12.0",
+        **_WRAPPED,
+    ),
+    Op(
+        "mono_moe",
+        _mono,
+        mutates=("scratchpad",),
+        out=("out",),
+        capability=(9, 0),
+        newest=(9, 0),
+        arch="9.0",
     ),
     *(_sm12x("fc1_act", kind) for kind in _SM12X),
     *(

@@ -60,7 +60,8 @@ class Op:
         results: how many of them the function returns, from the arguments by keyword: those given,
             and for others the defaults that are numbers, strings or None; a single one comes by
             itself. Traced by Dynamo, so plain Python. Without it, all.
-        named: the class of the results, a named tuple that the function's module knows.
+        named: the class of the results, a named tuple: by its name in the function's module, or by
+            its dotted one.
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
             result that nobody can give; where the caller gives one it is written into and returned.

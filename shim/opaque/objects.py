@@ -33,11 +33,10 @@ class _Copying:
         known = self._copies.get(id(value))
         if known is None:
             kind: Any = self._translate(type(value).__name__, type(value))
-            if not isinstance(kind, type):
-                return kind()  # a kernel's own stand-in, which has nothing of the kernel's
-            known = kind.__new__(kind)
+            is_kernels = not isinstance(kind, type)  # of those the stand-in is no class
+            known = kind() if is_kernels else kind.__new__(kind)
             self._copies[id(value)] = known
-            for name, held in vars(value).items():
+            for name, held in () if is_kernels else vars(value).items():
                 vars(known)[name] = self._attribute(name, held)
         return known
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -86,8 +87,16 @@ def traced(
     defined = define(op, body, registry.Tag(release, _set_variables(op.variables)))
     kind = signature.return_annotation
     if op.named:
-        kind = inspect.unwrap(function).__globals__[op.named]
+        kind = _named_class(op.named, function)
     return naming(defined, kind) if hasattr(kind, "_fields") else defined
+
+
+def _named_class(name: str, function: Callable[..., Any]) -> Any:
+    """A class by its dotted name, or by the one that it has in the function's module."""
+    module, _, last = name.rpartition(".")
+    if not module:
+        return inspect.unwrap(function).__globals__[name]
+    return getattr(importlib.import_module(module), last)
 
 
 def with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import Example, MakeTensor, Op, Uncovered
+from ...opaque.declare import Example, GivenBack, MakeTensor, Op, Uncovered
 
 _EXPERTS, _TOP_K, _HIDDEN, _INNER = 6, 2, 256, 384
 _RANK = 16
@@ -533,6 +533,76 @@ def _wrapped(make: MakeTensor, m: int, kind: str, example: Example, name: str = 
     return {"self": wrapper, **arguments}
 
 
+def _logits_alone(make: MakeTensor, m: int, experts: int) -> dict[str, Any]:
+    return {"logits": make(m, experts, dtype=_SCALE), "block_m": 8}
+
+
+def _planned_result(number: int) -> GivenBack:
+    """The tensor of this number in a plan that is given."""
+
+    def planned(given: Mapping[str, Any]) -> Any:
+        plan = given.get("plan")
+        return None if plan is None else plan[number]
+
+    return planned
+
+
+def _blocks(tokens: Any, chosen: int, experts: int, block: int) -> Any:
+    """How many blocks of tokens there can be, each of them for one expert."""
+    from ...opaque.symbolic import BUILTINS
+
+    pairs = tokens * chosen
+    met = BUILTINS["min"](experts, pairs)
+    return met + (pairs - met) // block
+
+
+def _kimi_routes(*, logits: Any, block_m: int = 8, **_: object) -> tuple[Any, ...]:
+    tokens, experts = logits.shape
+    blocks = _blocks(tokens, 16, experts, block_m)
+
+    def whole(*size: Any) -> Any:
+        return logits.new_empty(size, dtype=_dtype("int32"))
+
+    return (
+        logits.new_empty((tokens, 16), dtype=_dtype(_SCALE)),
+        *(whole(tokens, 16), whole(blocks * block_m), whole(blocks), whole(1)),
+        *(whole(experts), whole(experts + 1), whole(experts)),
+    )
+
+
+def _routing(make: MakeTensor, m: int) -> dict[str, Any]:
+    method = import_module("flashinfer.fused_moe").RoutingMethodType.Renormalize
+    return {
+        "routing_logits": make(m, 64),
+        "routing_bias": None,
+        "routing_method": method,
+        "top_k": 8,
+    }
+
+
+def _routed_like(
+    *,
+    routing_logits: Any,
+    top_k: int,
+    num_fused_shared_experts: int = 0,
+    tile_tokens_dim: int = 8,
+    **_: object,
+) -> tuple[Any, ...]:
+    tokens, experts = routing_logits.shape
+    chosen = top_k + num_fused_shared_experts
+    blocks = _blocks(tokens, chosen, experts + num_fused_shared_experts, tile_tokens_dim)
+
+    def whole(*size: Any) -> Any:
+        return routing_logits.new_empty(size, dtype=_dtype("int32"))
+
+    return (
+        whole(tokens, chosen),
+        routing_logits.new_empty((tokens, chosen), dtype=_dtype("bfloat16")),
+        *(whole(1), whole(tokens, chosen), whole(blocks * tile_tokens_dim)),
+        *(whole(blocks), whole(blocks), whole(1)),
+    )
+
+
 def _mono(make: MakeTensor, m: int) -> dict[str, Any]:
     """Of the one size that there is a kernel for, with fewer tokens than the eight that it takes.
 
@@ -555,6 +625,10 @@ def _mono(make: MakeTensor, m: int) -> dict[str, Any]:
         "interleave_up": False,
     }
 
+
+#: What a router returns: which experts each token takes, and in which order.
+_PLAN = f"({', '.join(['Tensor'] * 8)})"
+_KIMI_PLAN = "flashinfer.experimental.kimi_k3_fused_router.cake_backend.KimiK3RoutePlan"
 
 _SM12X = ("fp8", "mxfp8_mxfp4")
 _CUTE: dict[str, Any] = {"out": ("moe_output",), "requires": ("cutlass", "triton")}
@@ -611,6 +685,37 @@ OPS = (
         capability=(10, 0),
     ),
     Op("hash_topk", _hash, "(Tensor, Tensor)", capability=(9, 0)),
+    Op(
+        "trtllm_gen_routing",
+        _routing,
+        _PLAN,
+        annotations={"routing_method": "flashinfer.fused_moe.RoutingMethodType"},
+        # In shadow it asks whether there are more pairs than experts.
+        fake=_routed_like,
+        capability=_SM100,
+    ),
+    Op(
+        "alphamoe_fused_router",
+        lambda make, m: {**_logits_alone(make, m, 256), "top_k": 8},
+        _PLAN,
+        mutates=("plan",),
+        inputs={i: _planned_result(i) for i in range(8)},
+        capability=_SM100,
+        newest=(10, 3),
+    ),
+    Op(
+        "kimi_k3_fused_router",
+        lambda make, m: {**_logits_alone(make, m, 896), "bias": make(896, dtype=_SCALE)},
+        _PLAN,
+        mutates=("plan",),
+        inputs={i: _planned_result(i) for i in range(8)},
+        named=_KIMI_PLAN,
+        annotations={"plan": _KIMI_PLAN},
+        # In shadow it looks up a program for the number of tokens.
+        fake=_kimi_routes,
+        capability=_SM100,
+        newest=(10, 3),
+    ),
     Op("bgmv_moe_shrink", _shrink, "()", mutates=("y",)),
     Op("bgmv_moe_expand", _expand, "()", mutates=("y",)),
     Op("bgmv_moe", _adapted),
@@ -687,7 +792,6 @@ OPS = (
     _trtllm("prims_ts_fp4_block_scale_routed_moe", _fp4, always_list=True, requires=("cutlass",)),
 )
 
-_OF_ITS_OWN = "it returns a plan, an object of a class of its own"
 _STAGED = (
     "it reads what was staged in memory that several GPUs share, held by an object of a class of "
     "its own"
@@ -695,9 +799,6 @@ _STAGED = (
 _PARTED = "it takes streams and events of its own, in an object of a class of its own"
 
 UNCOVERED = (
-    Uncovered("trtllm_gen_routing", "it returns an object of a class of its own"),
-    Uncovered("alphamoe_fused_router", _OF_ITS_OWN),
-    Uncovered("kimi_k3_fused_router", _OF_ITS_OWN),
     Uncovered(
         "alphamoe_nvfp4_routed_moe_deferred",
         "it returns what is left to do, as an object",

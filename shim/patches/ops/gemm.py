@@ -561,6 +561,137 @@ def _on_sm12x_mxfp8(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+_STEP_EXPERTS, _STEP_TOP_K, _STEP_INNER, _STEP_HIDDEN, _TILE = 16, 8, 384, 512, 8
+_CAKE_STEPFUN = "flashinfer.experimental.cake_stepfun_moe"
+
+
+def _step_rows(m: int) -> int:
+    """Rows of m tokens for their experts, in whole tiles for each expert."""
+    pairs = m * _STEP_TOP_K
+    met = min(_STEP_EXPERTS, pairs)
+    return _TILE * (met + (pairs - met) // _TILE)
+
+
+def _step_tables(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Which expert each tile of rows is for."""
+    tiles = _step_rows(m) // _TILE
+    sizes = {"cta_idx_xy_to_batch_idx": tiles, "cta_idx_xy_to_mn_limit": tiles}
+    sizes |= {"num_non_exiting_ctas": 1, "total_num_padded_tokens": 1}
+    return {name: make(size, dtype="int32") for name, size in sizes.items()}
+
+
+def _step_logits(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "routing_logits": make(m, _STEP_EXPERTS),
+        "num_experts": _STEP_EXPERTS,
+        "top_k": _STEP_TOP_K,
+        "local_expert_offset": 0,
+        "local_num_experts": _STEP_EXPERTS,
+    }
+
+
+def _step_routing(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_step_logits(make, m),
+        "topk_packed": make(m, _STEP_TOP_K, dtype="int32"),
+        "topk_weights": make(m, _STEP_TOP_K),
+        "expert_count_histogram": make(512, dtype="int32"),
+        "expanded_idx_to_permuted_idx": make(m, _STEP_TOP_K, dtype="int32"),
+        "permuted_idx_to_token_idx": make(_step_rows(m) + 1, dtype="int32"),
+        **_step_tables(make, m),
+        "tile_tokens_dim": _TILE,
+    }
+
+
+def _step_first(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "family": "bf16",
+        "hidden_states": make(m, _STEP_HIDDEN),
+        "gemm1_weights": make(_STEP_EXPERTS, _STEP_HIDDEN // 64, 2 * _STEP_INNER, 64),
+        "gemm1_clamp_limit": make(_STEP_EXPERTS, dtype=_SCALE),
+        "permuted_idx_to_token_idx": make(_step_rows(m), dtype="int32"),
+        **_step_tables(make, m),
+        "gemm1_output": make(_step_rows(m), _STEP_INNER),
+        "top_k": _STEP_TOP_K,
+        "tile_tokens_dim": _TILE,
+    }
+
+
+def _step_requant(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = _step_rows(m)
+    return {
+        "gemm1_output": make(rows, _STEP_INNER),
+        "expanded_idx_to_permuted_idx": make(m * _STEP_TOP_K, dtype="int32"),
+        "output": make(rows, _STEP_INNER // 2, dtype=_FP4),
+        "output_scale": make(_up(rows, 128) * _STEP_INNER // 16, dtype="uint8"),
+        "per_token_scale": make(rows, dtype=_SCALE),
+        "sf_layout": "r8c4",
+    }
+
+
+def _step_second(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "family": "bf16",
+        "gemm2_input": make(_step_rows(m), _STEP_INNER),
+        "gemm2_weights": make(_STEP_EXPERTS, _STEP_INNER // 64, _STEP_HIDDEN, 64),
+        **_step_tables(make, m),
+        "gemm2_output": make(_step_rows(m), _STEP_HIDDEN),
+        "num_tokens": m,
+        "top_k": _STEP_TOP_K,
+        "tile_tokens_dim": _TILE,
+    }
+
+
+def _step_last(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "gemm2_output": make(_step_rows(m), _STEP_HIDDEN),
+        "expert_weights": make(m, _STEP_TOP_K),
+        "expanded_idx_to_permuted_idx": make(m, _STEP_TOP_K, dtype="int32"),
+        "total_num_padded_tokens": make(1, dtype="int32"),
+        "output": make(m, _STEP_HIDDEN),
+        "num_experts": _STEP_EXPERTS,
+    }
+
+
+#: Parameters of its stages, which upstream takes by keyword without naming them.
+_STEP_TENSORS = (
+    *("routing_logits", "topk_ids", "topk_packed", "topk_weights", "expert_count_histogram"),
+    *("total_num_padded_tokens", "expanded_idx_to_permuted_idx", "permuted_idx_to_token_idx"),
+    *("cta_idx_xy_to_batch_idx", "cta_idx_xy_to_mn_limit", "num_non_exiting_ctas"),
+    *("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale"),
+    *("output1_scale_scalar", "output1_scale_gate_scalar", "gemm1_clamp_limit"),
+    *("per_token_scale", "gemm1_output", "gemm1_output_scale", "output", "output_scale"),
+    *("gemm2_input", "gemm2_input_scale", "gemm2_weights", "gemm2_weights_scale"),
+    *("output2_scale_scalar", "gemm2_output", "expert_weights"),
+)
+_STEP_NUMBERS = (
+    *("num_experts", "top_k", "local_expert_offset", "local_num_experts", "tile_tokens_dim"),
+    *("num_tokens", "reserved_sms"),
+)
+_STEP_KINDS = {
+    **dict.fromkeys(_STEP_TENSORS, "Tensor"),
+    **dict.fromkeys(_STEP_NUMBERS, "int"),
+    **dict.fromkeys(("family", "sf_layout"), "str"),
+    **{"enable_pdl": "bool", "global_scale_inv": "float"},
+}
+
+
+def _step(stage: str, example: Example, *mutates: str) -> Op:
+    """One stage of StepFun's experts, into buffers of the caller's."""
+    return Op(
+        f"cake_stepfun_{stage}",
+        example,
+        "()",
+        mutates=mutates,
+        keywords=tuple(_STEP_KINDS),
+        annotations=_STEP_KINDS,
+        capability=_SM100,
+        newest=(10, 3),
+        function=stage,
+        module=_CAKE_STEPFUN,
+    )
+
+
 OPS = (
     Op("mm_fp4", _fp4, out=("out",), capability=_SM100),
     Op("mm_fp8", _low_latency_fp8, out=("out",), capability=_SM100),
@@ -718,6 +849,15 @@ OPS = (
     _prims_ts("fp4_linear", _ts_fp4),
     _prims_ts("fp4_linear_swiglu", _ts_fp4),
     _prims_ts("fp4_qkv_qknorm_rope", _ts_qkv(_ts_fp4)),
+    _step(
+        *("routing", _step_routing, "topk_packed", "topk_weights", "expert_count_histogram"),
+        *("total_num_padded_tokens", "expanded_idx_to_permuted_idx", "permuted_idx_to_token_idx"),
+        *("cta_idx_xy_to_batch_idx", "cta_idx_xy_to_mn_limit", "num_non_exiting_ctas"),
+    ),
+    _step("fc1", _step_first, "gemm1_output", "gemm1_output_scale"),
+    _step("requant", _step_requant, "output", "output_scale", "per_token_scale"),
+    _step("fc2", _step_second, "gemm2_output"),
+    _step("finalize", _step_last, "output"),
     _on_sm12x("cute_dsl_sm12x_moe_gemm_fp8", _on_sm12x_fp8),
     _on_sm12x("cute_dsl_sm12x_moe_gemm_mxfp8_mxfp4", _on_sm12x_mxfp8),
 )
@@ -738,17 +878,7 @@ TRACES = (
     Traces("convert_sf_from_mma_layout", _tiled),
 )
 
-_CAKE = "flashinfer.experimental.cake"
-
 UNCOVERED = (
     Uncovered("kimi_k3_fp8_projection", "it takes weights as an object of a class of its own"),
-    Uncovered("stepfun_moe", "it takes a plan of a class of its own", f"{_CAKE}_stepfun_moe"),
-    *(
-        Uncovered(
-            name,
-            "it takes whatever its stage is prepared from, by keyword",
-            f"{_CAKE}_stepfun_moe",
-        )
-        for name in ("routing", "fc1", "requant", "fc2", "finalize")
-    ),
+    Uncovered("stepfun_moe", "it takes a plan of a class of its own", _CAKE_STEPFUN),
 )

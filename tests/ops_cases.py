@@ -155,6 +155,7 @@ _WHOLE = (
     *(World(release, packages=True, arch="12.0f") for release in WITH_PACKAGES[-2:]),
     World("0.7.4", packages=False, arch="11.0a"),
     World(WITH_PACKAGES[-1], packages=True, arch="9.0a"),
+    World(WITH_PACKAGES[-1], packages=True, arch="10.7a"),
 )
 #: What one run goes through: the ends of the table, and what differs most between them; every
 #: world of the matrix where the variable says ``whole``.

@@ -56,6 +56,7 @@ LATE_KERNELS = (
     "flashinfer.experimental.qsa_nvfp4.backend",
     "flashinfer.experimental.cake_msa_icp_indexer.cake_jit",
     "flashinfer.experimental.cake_stepfun_moe.cake_jit",
+    "flashinfer.experimental.kimi_k3_fp8_projection.cake_backend",
     "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
     "flashinfer.fused_moe.cute_dsl.blackwell_sm12x.triton_compact",
     "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
@@ -257,7 +258,10 @@ def install(modules: Collection[str] = ()) -> None:
         "_front_resident_clusters": lambda index, arch, size: 74,
         **{
             f"load_cake_{program}_module": lambda *args: Kernel("module")
-            for program in ("kimi_k3_latent_moe", "kimi_k3_tp12_tail", "megamoe_topk_reduce")
+            for program in (
+                *("kimi_k3_latent_moe", "kimi_k3_tp12_tail", "megamoe_topk_reduce"),
+                "kimi_k3_fp8_projection",
+            )
         },
         **dict.fromkeys(
             ("get_num_sm", "get_device_sm_count", "device_sm_count"),
@@ -276,6 +280,7 @@ def install(modules: Collection[str] = ()) -> None:
         "get_cute_dsl_compiled_masked_gemm_kernel": functools.cache(_masked_gemm),
         "cake_quant_lora_launcher": functools.cache(lambda *args: Kernel("launcher")),
         "_load_module": functools.cache(lambda *args: Kernel("module")),
+        "_partition_stream_topology": lambda resources: (),
         "_run_la_graph": _run_graph,
         "_load_generated_program": lambda *args, **options: Kernel("program"),
         "get_cake_kda_packed_t1_module": lambda *args: Kernel("module"),
@@ -305,6 +310,7 @@ def install(modules: Collection[str] = ()) -> None:
         programs: Any = importlib.import_module("flashinfer.jit.cake_program")
         programs._load = functools.cache(lambda program, target: Kernel("module"))
     _plan_with_cudnn()
+    _plan_blocks()
     _sample_with_cake()
 
 
@@ -323,6 +329,48 @@ def _plan_with_cudnn() -> None:
         plans = ((),) if "plan_indices" in inspect.getsource(getattr(core, asked)) else ()
         planned = (Kernel("graph"), 0, *plans)
         _answer(asked, lambda *args, planned=planned, **options: planned)
+
+
+def _plan_blocks() -> None:
+    """Let Qwen's blocks be planned without the compiler of their kernels."""
+    for version in (5, 8):
+        try:
+            api: Any = importlib.import_module(
+                f"flashinfer.experimental.qwen_3_{version}_block.api"
+            )
+        except ImportError:
+            continue
+        api.cached_plan = functools.partial(_block_plan, api, f"Qwen3{version}BlockPlan")
+
+
+def _block_plan(api: Any, kind: str, form: str, **given: Any) -> Any:
+    """A plan for what is given, of upstream's class."""
+    names = ("kv_layout", "page_size", "batch_size", "geometry", "device")
+    told = {name: given[name] for name in names}
+    layout = {name: given[name] for name in ("geometry", "page_size")}
+    k, v = api.kv_views(given["kv_cache"], given["kv_layout"], dtype=torch.bfloat16, **layout)
+    lengths = ("seq_len", "token_capacity", "q_len_per_req")
+    table = given.get("block_table")
+    # Some of its fields have no say in what runs.
+    fields: dict[str, Any] = dict.fromkeys(("max_seq_len", "decode_split_kv"))
+    fields |= {"workspace_size": 0, "declaration": {}}
+    if "position_tables" in given:
+        fields["_position_tables"] = given["position_tables"]
+    return getattr(api, kind)(
+        form=form,
+        dtype=torch.bfloat16,
+        q_len=next(given[name] for name in lengths if given.get(name) is not None),
+        num_pages=len(k),
+        max_pages=0 if table is None else table.shape[1],
+        table_row_stride=0 if table is None else table.stride(0),
+        _block=Kernel("block"),
+        _pool_shape=tuple(k.shape),
+        _k_strides=tuple(k.stride()),
+        _v_strides=tuple(v.stride()),
+        _workspace=torch.zeros(0, dtype=torch.uint8),
+        **told,
+        **fields,
+    )
 
 
 def _sample_with_cake() -> None:
@@ -385,6 +433,9 @@ def _run_no_pipelines() -> None:
     for name, runner in list(vars(runners).items()) if runners else ():
         if re.fullmatch(r"PrimsTs\w+Runner", name):
             runner.forward = lambda self, inputs, **options: Kernel("forward")(*inputs)
+    for kind in ("bf16", "nvfp4", "mxfp4_mxfp8", "mxfp4_bf16", "fp8_per_tensor", "fp8_block_scale"):
+        # They build what a kernel is compiled from.
+        _answer(f"is_prims_ts_{kind}_supported", lambda *args, **options: (True, ""))
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:

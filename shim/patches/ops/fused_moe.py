@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import types
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -177,6 +179,59 @@ def _trtllm(name: str, rest: Any, *, always_list: bool = False, **declared: Any)
         also={"tile_tokens_dim": 8},
         **declared,
     )
+
+
+_HALVED = ("gemm1_weights", "gemm2_weights", "gemm1_weights_scale", "gemm2_weights_scale")
+
+
+def _parted(name: str, weights: str, rest: Any, **declared: Any) -> Op:
+    """Likewise on two parts of a device, each with a stream of its own and half of the weights."""
+    whole = _trtllm(name, rest, requires=("cutlass",), **declared)
+
+    def example(make: MakeTensor, m: int) -> dict[str, Any]:
+        found = dict(whole.example(make, m))
+        for key in found.keys() & set(_HALVED):
+            found[key] = [half.contiguous() for half in found[key].chunk(2, 1)]
+        return {
+            **found,
+            **{"topk_ids": None, weights: None},
+            "partition_resources": _parts(),
+            "partition_strategy": "tp_n_tp_n",
+        }
+
+    return dataclasses.replace(
+        whole,
+        example=example,
+        annotations={
+            **whole.annotations,
+            **dict.fromkeys(_HALVED, "Tensors"),
+            "partition_resources": "object",
+        },
+        capability=(10, 7),
+        newest=(10, 7),
+        arch="10.7",
+    )
+
+
+@functools.cache  # each has graphs of its own
+def _parts() -> Any:
+    """Two streams of no device, in place of those of two parts of one."""
+    stream = types.SimpleNamespace(cuda_stream=0)
+    module = import_module("flashinfer.prims_ts.moe.partition")
+    return module.MoePartitionResources((stream, stream))
+
+
+def _fp4_halves(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {key: value for key, value in _fp4(make, m).items() if value is not None}
+
+
+def _mxfp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "hidden_states": make(m, _HIDDEN, dtype=_FP8),
+        "hidden_states_scale": make(m, _HIDDEN // 32, dtype="uint8"),
+        **_weights(make, _FP8),
+        **_scales(make, "uint8", 1, 32),
+    }
 
 
 _WITHOUT_BIAS = (
@@ -790,13 +845,19 @@ OPS = (
     _trtllm("prims_ts_fp8_per_tensor_scale_moe", _fp8_tensors, requires=("cutlass",)),
     _trtllm("prims_ts_fp4_block_scale_moe", _fp4, always_list=True, requires=("cutlass",)),
     _trtllm("prims_ts_fp4_block_scale_routed_moe", _fp4, always_list=True, requires=("cutlass",)),
+    _parted("prims_ts_bf16_moe_partitioned", "expert_weights", _bf16_rows),
+    _parted("prims_ts_fp8_block_scale_moe_partitioned", "expert_weights", _mxfp8),
+    _parted("prims_ts_fp8_per_tensor_scale_moe_partitioned", "expert_weights", _fp8_tensors),
+    _parted(
+        *("prims_ts_fp4_block_scale_moe_partitioned", "topk_weights", _fp4_halves),
+        always_list=True,
+    ),
 )
 
 _STAGED = (
     "it reads what was staged in memory that several GPUs share, held by an object of a class of "
     "its own"
 )
-_PARTED = "it takes streams and events of its own, in an object of a class of its own"
 
 UNCOVERED = (
     Uncovered(
@@ -811,8 +872,4 @@ UNCOVERED = (
     Uncovered("nvfp4_mega_moe", _STAGED),
     Uncovered("mxfp4_mega_moe", _STAGED),
     Uncovered("run_split_kernel", "it takes its kernel's configuration and inputs as objects"),
-    Uncovered("prims_ts_bf16_moe_partitioned", _PARTED),
-    Uncovered("prims_ts_fp4_block_scale_moe_partitioned", _PARTED),
-    Uncovered("prims_ts_fp8_block_scale_moe_partitioned", _PARTED),
-    Uncovered("prims_ts_fp8_per_tensor_scale_moe_partitioned", _PARTED),
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import Example, MakeTensor, Op, Traces, Uncovered
+from ...opaque.declare import Example, MakeTensor, Op, Traces
 
 _N, _K, _GROUPS = 384, 640, 2
 _FP8, _FP4, _SCALE = "float8_e4m3fn", "uint8", "float32"
@@ -653,6 +654,49 @@ def _step_last(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _step_whole(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_step_logits(make, m),
+        "family": "bf16",
+        "hidden_states": make(m, _STEP_HIDDEN),
+        "gemm1_weights": make(_STEP_EXPERTS, _STEP_HIDDEN // 64, 2 * _STEP_INNER, 64),
+        "gemm1_clamp_limit": make(_STEP_EXPERTS, dtype=_SCALE),
+        "gemm2_weights": make(_STEP_EXPERTS, _STEP_INNER // 64, _STEP_HIDDEN, 64),
+    }
+
+
+def _step_results(given: Mapping[str, Any]) -> list[int]:
+    if not given.get("do_finalize", True):
+        raise TypeError("do_finalize has to be True in a compiled graph")
+    return [1]
+
+
+def _step_fake(*, family: str, hidden_states: Any, **_: object) -> tuple[Any]:
+    tokens, columns = hidden_states.shape
+    size = (tokens, 2 * columns if family.startswith("nvfp4") else columns)
+    return (hidden_states.new_empty(size, dtype=_bfloat16()),)
+
+
+#: The projection's weights, which are prepared once for a device, or without data.
+_PROJECTIONS: dict[object, Any] = {}
+_CAKE_PROJECTION = "flashinfer.experimental.kimi_k3_fp8_projection.cake_backend"
+
+
+def _projected(make: MakeTensor, m: int) -> dict[str, Any]:
+    inner = 128
+    x = make(m, inner)
+    key = (type(x), x.device)
+    if key not in _PROJECTIONS:
+        prepare = import_module(_CAKE_PROJECTION).prepare_kimi_k3_fp8_projection_weights
+        scales = make(12, 1, dtype=_SCALE)
+        _PROJECTIONS[key] = prepare(make(1536, inner, dtype=_FP8), scales)
+    return {"x": x, "prepared": _PROJECTIONS[key]}
+
+
+def _projected_like(*, x: Any, prepared: Any, **_: object) -> Any:
+    return x.new_empty((x.shape[0], prepared.n_valid))
+
+
 #: Parameters of its stages, which upstream takes by keyword without naming them.
 _STEP_TENSORS = (
     *("routing_logits", "topk_ids", "topk_packed", "topk_weights", "expert_count_histogram"),
@@ -854,6 +898,29 @@ OPS = (
         *("total_num_padded_tokens", "expanded_idx_to_permuted_idx", "permuted_idx_to_token_idx"),
         *("cta_idx_xy_to_batch_idx", "cta_idx_xy_to_mn_limit", "num_non_exiting_ctas"),
     ),
+    Op(
+        "stepfun_moe",
+        _step_whole,
+        results=_step_results,
+        mutates=("topk_ids", "topk_weights"),
+        out=("output",),
+        # In shadow it looks up its programs for the number of tokens; the next, too.
+        fake=_step_fake,
+        annotations={"plan": f"{_CAKE_STEPFUN}.cake_backend.Plan"},
+        capability=_SM100,
+        newest=(10, 3),
+        module=_CAKE_STEPFUN,
+    ),
+    Op(
+        "kimi_k3_fp8_projection",
+        _projected,
+        mutates=("workspace",),
+        out=("out",),
+        fake=_projected_like,
+        annotations={"prepared": "object", "workspace": f"{_CAKE_PROJECTION}.ProjectionWorkspace"},
+        capability=_SM100,
+        newest=(10, 3),
+    ),
     _step("fc1", _step_first, "gemm1_output", "gemm1_output_scale"),
     _step("requant", _step_requant, "output", "output_scale", "per_token_scale"),
     _step("fc2", _step_second, "gemm2_output"),
@@ -876,9 +943,4 @@ def _tiled(make: MakeTensor, m: int) -> dict[str, Any]:
 TRACES = (
     Traces("convert_sf_to_mma_layout", _swizzled),
     Traces("convert_sf_from_mma_layout", _tiled),
-)
-
-UNCOVERED = (
-    Uncovered("kimi_k3_fp8_projection", "it takes weights as an object of a class of its own"),
-    Uncovered("stepfun_moe", "it takes a plan of a class of its own", _CAKE_STEPFUN),
 )

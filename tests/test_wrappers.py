@@ -45,7 +45,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 #: Releases on which those are tried that need no packages; see ``ops_cases.MATRIX``.
 TRIED = releases.RELEASES if ops_cases.IS_WHOLE else ("0.5.0", "0.6.3", "0.6.18.post1", "0.7.4")
 #: Releases and cards on which those are tried that need NVIDIA's packages.
-PACKAGED = (*((release, "10.0a") for release in ops_cases.WITH_PACKAGES), ("0.7.4", "12.0f"))
+PACKAGED = (
+    *((release, "10.0a") for release in ops_cases.WITH_PACKAGES),
+    *(("0.7.4", arch) for arch in ("12.0f", *["10.7a"] * ops_cases.IS_WHOLE)),
+)
 
 
 def asked(release: str, arch: str = "") -> list[tuple[str, dict[str, Any]]]:

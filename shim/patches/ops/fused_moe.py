@@ -658,6 +658,21 @@ def _routed_like(
     )
 
 
+def _frost(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "grouped_tokens": make(m, _HIDDEN),
+        **{name: make(_EXPERTS, _INNER, _HIDDEN) for name in ("gate_weights", "up_weights")},
+        "first_token_offset": make(_EXPERTS + 1, dtype="int32"),
+        "scale": make(1, dtype=_SCALE),
+        "workspace": make(1 << 20, dtype="uint8"),
+    }
+
+
+def _frost_like(*, grouped_tokens: Any, gate_weights: Any, **_: object) -> Any:
+    size = (grouped_tokens.shape[0], gate_weights.shape[1])
+    return grouped_tokens.new_empty(size, dtype=_dtype("bfloat16"))
+
+
 def _mono(make: MakeTensor, m: int) -> dict[str, Any]:
     """Of the one size that there is a kernel for, with fewer tokens than the eight that it takes.
 
@@ -822,6 +837,17 @@ OPS = (
         capability=(9, 0),
         newest=(9, 0),
         arch="9.0",
+    ),
+    Op(
+        "cudnn_frost_grouped_gemm1_swiglu",
+        _frost,
+        mutates=("workspace",),
+        out=("out",),
+        # In shadow it looks for kernels that are made for the sizes.
+        fake=_frost_like,
+        annotations={"tactic": "int"},
+        requires=("cutlass",),
+        capability=_SM100,
     ),
     *(_sm12x("fc1_act", kind) for kind in _SM12X),
     *(

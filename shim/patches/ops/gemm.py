@@ -683,14 +683,29 @@ _CAKE_PROJECTION = "flashinfer.experimental.kimi_k3_fp8_projection.cake_backend"
 
 
 def _projected(make: MakeTensor, m: int) -> dict[str, Any]:
-    inner = 128
-    x = make(m, inner)
+    x = make(m, 128)
     key = (type(x), x.device)
     if key not in _PROJECTIONS:
-        prepare = import_module(_CAKE_PROJECTION).prepare_kimi_k3_fp8_projection_weights
-        scales = make(12, 1, dtype=_SCALE)
-        _PROJECTIONS[key] = prepare(make(1536, inner, dtype=_FP8), scales)
+        _PROJECTIONS[key] = _projection(x)
     return {"x": x, "prepared": _PROJECTIONS[key]}
+
+
+def _projection(x: Any) -> Any:
+    """Weights of 1536 rows for x, as upstream prepares them."""
+    module = import_module(_CAKE_PROJECTION)
+    import torch
+
+    tiles, inner = 12, x.shape[1]
+    exponents = x.new_zeros((tiles, inner // 128), dtype=torch.uint8)
+    return module.PreparedProjectionWeight(
+        **{"n_valid": 128 * tiles, "n_pad": 128 * tiles, "n_tiles": tiles // 2, "K": inner},
+        **{"n_tiles128": tiles, "num_k_iters": 1, "k_blocks_pad": 2},
+        sf_k_sets=module.k_sets(inner),
+        weight_tiles=x.new_zeros((2 * tiles, 128, 128), dtype=torch.float8_e4m3fn),
+        scale_tiles=module.weight_scale_tiles(exponents, inner),
+        weight_scale_ue8m0=x.new_ones((tiles, inner // 128), dtype=torch.float32),
+        sf_bytes=exponents,
+    )
 
 
 def _projected_like(*, x: Any, prepared: Any, **_: object) -> Any:

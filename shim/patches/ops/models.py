@@ -422,9 +422,12 @@ def _indexed_block(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _block_tables(make: MakeTensor) -> dict[str, Any]:
+    return {"position_tables": (make(1, 256, 64), make(1, 256, 64))}
+
+
 def _block_decode_indexed(make: MakeTensor, m: int) -> dict[str, Any]:
-    tables = (make(1, 256, 64), make(1, 256, 64))
-    return {**_indexed_block(make, m), "geometry": _block_geometry(8), "position_tables": tables}
+    return {**_indexed_block(make, m), "geometry": _block_geometry(8), **_block_tables(make)}
 
 
 def _block_like(
@@ -434,11 +437,48 @@ def _block_like(
     rows = math.prod(leading)
     if form == "extend" or len(leading) == 1:
         size: tuple[Any, ...] = (rows,)
-    elif plan is not None:
-        size = (plan.batch_size, plan.q_len)
     else:
-        size = tuple(leading) if form == "prefill" else (rows // q_len_per_req, q_len_per_req)
+        tokens = q_len_per_req if plan is None else plan.q_len
+        size = tuple(leading) if form == "prefill" else (rows // tokens, tokens)
     return hidden_states.new_empty((*size, width))
+
+
+def _planned_block(make: MakeTensor, m: int, version: int, example: Example) -> dict[str, Any]:
+    """A step of a wrapper that was planned for m sequences."""
+    found = dict(example(make, m))
+    kind = f"Qwen3{version}BlockWrapper"
+    wrapper = getattr(import_module(f"flashinfer.qwen_3_{version}_block"), kind)(
+        make(1 << 20, dtype=_BYTES), geometry=_block_geometry(version)
+    )
+    names = ("weights", "w_o", "kv_cache", "block_table")
+    planned = {name: found[name] for name in names} | (_block_tables(make) if version == 8 else {})
+    wrapper.plan("decode", page_size=64, batch_size=m, **planned)
+    return {"self": wrapper, **found}
+
+
+def _dense_step(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_block(make, m, 5), **_paged_block(make, m)}
+
+
+def _stepped_like(wrapper: Any, *, hidden_states: Any, **_: object) -> Any:
+    return _block_like(wrapper._plan.form, hidden_states=hidden_states, plan=wrapper._plan)
+
+
+def _wrapped_block(version: int, example: Example, *mutates: str) -> Op:
+    return Op(
+        f"Qwen3{version}BlockWrapper.run",
+        lambda make, m: _planned_block(make, m, version, example),
+        mutates=("kv_cache", *mutates),
+        out=("out",),
+        # In shadow it asks a plan for the sizes that it was made for.
+        fake=_stepped_like,
+        state=("_plan.form",),
+        annotations={"weights": _block_weights(version)},
+        requires=("cutlass",),
+        capability=_RUBIN,
+        newest=_RUBIN,
+        arch="10.7",
+    )
 
 
 def _qwen_block(version: int, form: str, example: Example, *mutates: str) -> Op:
@@ -571,6 +611,11 @@ OPS: tuple[Op, ...] = (
         *(8, "decode", _block_decode_indexed, "index_kv_cache", "index_state_cache"),
         *("block_ids_out", "block_lens_out"),
     ),
+    _wrapped_block(5, _dense_step),
+    _wrapped_block(
+        *(8, _indexed_block, "index_kv_cache", "index_state_cache"),
+        *("block_ids_out", "block_lens_out"),
+    ),
     Op(
         "deepseek_v41_quantize_cache",
         lambda make, m: {"x": make(m, 512), "format": "swa_mxfp8"},
@@ -583,10 +628,6 @@ OPS: tuple[Op, ...] = (
     ),
 )
 
-_WRAPPED = (
-    "how many dimensions its output has depends on the form that it was planned for, and no card "
-    "that is lent out has a kernel for it"
-)
 _PLAN = "it returns a plan, an object of a class of its own"
 
 UNCOVERED: tuple[Uncovered, ...] = (
@@ -599,8 +640,6 @@ UNCOVERED: tuple[Uncovered, ...] = (
     ),
     Uncovered("deepseek_v41_decode", _PLAN),
     Uncovered("deepseek_v41_window_decode", _PLAN),
-    Uncovered("Qwen35BlockWrapper.run", _WRAPPED),
-    Uncovered("Qwen38BlockWrapper.run", _WRAPPED),
     Uncovered(
         "kimi_k3_vision_tower",
         "it takes the sizes of its images as a list of lists, and its weights as an object",

@@ -658,6 +658,11 @@ def _routed_like(
     )
 
 
+def _wrapped_like(wrapper: Any, *, x: Any, token_selected_experts: Any, **_: object) -> Any:
+    size = (token_selected_experts.shape[0], wrapper.hidden_size)
+    return x.new_empty(size, dtype=_dtype("bfloat16"))
+
+
 def _frost(make: MakeTensor, m: int) -> dict[str, Any]:
     return {
         "grouped_tokens": make(m, _HIDDEN),
@@ -819,6 +824,8 @@ OPS = (
     Op(
         "CuteDslMxfp8Mxfp4MoEWrapper.run",
         lambda make, m: _wrapped(make, m, "CuteDslMxfp8Mxfp4MoEWrapper", _cute_fp8),
+        # In 0.6.18 it binds itself to the stream of its first call.
+        fake=_wrapped_like,
         capability=_SM100,
         **_WRAPPED,
     ),
@@ -888,12 +895,15 @@ _STAGED = (
 UNCOVERED = (
     Uncovered(
         "alphamoe_nvfp4_routed_moe_deferred",
-        "it returns what is left to do, as an object",
+        "it returns an object of its own class, which tells what ran and so what is left to do",
     ),
-    Uncovered("alphamoe_nvfp4_finalize_deferred", "it takes what was left to do, as an object"),
+    Uncovered(
+        "alphamoe_nvfp4_finalize_deferred",
+        "it takes an object of its own class, which tells what is left to do",
+    ),
     Uncovered(
         "populate_trtllm_moe_routing_metadata_",
-        "it takes its buffers as an object",
+        "it writes into tensors that an object holds, where no compiler sees what it changes",
     ),
     Uncovered("nvfp4_mega_moe", _STAGED),
     Uncovered("mxfp4_mega_moe", _STAGED),

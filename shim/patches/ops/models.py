@@ -628,7 +628,7 @@ OPS: tuple[Op, ...] = (
     ),
 )
 
-_PLAN = "it returns a plan, an object of a class of its own"
+_PLAN = "it returns a plan, an object of a class of its own, which keeps the results"
 
 UNCOVERED: tuple[Uncovered, ...] = (
     *(

@@ -55,6 +55,8 @@ LATE_KERNELS = (
     "flashinfer.experimental.sm120_dsa_indexer",
     "flashinfer.experimental.qsa_nvfp4.backend",
     "flashinfer.experimental.cake_msa_icp_indexer.cake_jit",
+    "flashinfer.experimental.cake_stepfun_moe.cake_jit",
+    "flashinfer.experimental.kimi_k3_fp8_projection.cake_backend",
     "flashinfer.experimental.cake_moe_grouped_det_gemm.cake_backend",
     "flashinfer.fused_moe.cute_dsl.blackwell_sm12x.triton_compact",
     "flashinfer.gemm.kernels.grouped_gemm_contiguous_blackwell",
@@ -189,8 +191,10 @@ class OnTheDevice(TorchFunctionMode):
             return _ANSWERED[func](*args, **(kwargs or {}))
         named = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         result = func(*map(_on_cpu, args), **named)
-        if Kernel.writing and func in _UNWRITTEN and not isinstance(result, FakeTensor):
-            fill(result, 0)  # the same every time, so that runs can be compared
+        unwritten = func in _UNWRITTEN and not isinstance(result, FakeTensor)
+        if unwritten and (Kernel.writing or result.dtype == torch.int32):
+            # The same every time, so that runs can be compared; and upstream may go by an index.
+            fill(result, 0)
         return result
 
 
@@ -280,7 +284,10 @@ def install(modules: Collection[str] = ()) -> None:
         "_front_resident_clusters": lambda index, arch, size: 74,
         **{
             f"load_cake_{program}_module": lambda *args: Kernel("module")
-            for program in ("kimi_k3_latent_moe", "kimi_k3_tp12_tail", "megamoe_topk_reduce")
+            for program in (
+                *("kimi_k3_latent_moe", "kimi_k3_tp12_tail", "megamoe_topk_reduce"),
+                "kimi_k3_fp8_projection",
+            )
         },
         **dict.fromkeys(
             ("get_num_sm", "get_device_sm_count", "device_sm_count"),
@@ -299,6 +306,10 @@ def install(modules: Collection[str] = ()) -> None:
         # As upstream's are, by which the shadow knows them.
         "get_cute_dsl_compiled_masked_gemm_kernel": functools.cache(_masked_gemm),
         "cake_quant_lora_launcher": functools.cache(lambda *args: Kernel("launcher")),
+        "_load_module": functools.cache(lambda *args: Kernel("module")),
+        "_partition_stream_topology": lambda resources: (),
+        # It wants addresses as the allocator of a GPU gives them.
+        "validate_kimi_k3_fp8_projection_inputs": lambda *args, **options: None,
         "_run_la_graph": _run_graph,
         "_load_generated_program": lambda *args, **options: Kernel("program"),
         "get_cake_kda_packed_t1_module": lambda *args: Kernel("module"),
@@ -328,6 +339,8 @@ def install(modules: Collection[str] = ()) -> None:
         programs: Any = importlib.import_module("flashinfer.jit.cake_program")
         programs._load = functools.cache(lambda program, target: Kernel("module"))
     _plan_with_cudnn()
+    _plan_blocks()
+    _run_frost()
     _sample_with_cake()
 
 
@@ -346,6 +359,63 @@ def _plan_with_cudnn() -> None:
         plans = ((),) if "plan_indices" in inspect.getsource(getattr(core, asked)) else ()
         planned = (Kernel("graph"), 0, *plans)
         _answer(asked, lambda *args, planned=planned, **options: planned)
+
+
+def _plan_blocks() -> None:
+    """Let Qwen's blocks be planned without the compiler of their kernels."""
+    for version in (5, 8):
+        try:
+            api: Any = importlib.import_module(
+                f"flashinfer.experimental.qwen_3_{version}_block.api"
+            )
+        except ImportError:
+            continue
+        api.prepare = functools.partial(_block_plan, api, f"Qwen3{version}BlockPlan")
+        api.prepare.__module__ = api.__name__
+        api.cached_plan = api.prepare
+
+
+def _run_frost() -> None:
+    """Let kernels be launched whose list lies among sources that our trees lack."""
+    try:
+        frost: Any = importlib.import_module(
+            "flashinfer.fused_moe.backends.cudnn_frost.bf16.runtime"
+        )
+    except ImportError:
+        return
+    frost.workspace_size = lambda *args: 0
+    frost._launch = lambda kernel, *inputs: Kernel("launch")(*inputs)
+    frost.CudnnFrostGroupedGemm1SwiGLURunner._resolve = lambda *args: None
+
+
+def _block_plan(api: Any, kind: str, form: str, **given: Any) -> Any:
+    """A plan for what is given, of upstream's class."""
+    names = ("kv_layout", "page_size", "batch_size", "geometry", "device")
+    told = {name: given[name] for name in names}
+    layout = {name: given[name] for name in ("geometry", "page_size")}
+    k, v = api.kv_views(given["kv_cache"], given["kv_layout"], dtype=torch.bfloat16, **layout)
+    lengths = ("seq_len", "token_capacity", "q_len_per_req")
+    table = given.get("block_table")
+    # Some of its fields have no say in what runs.
+    fields: dict[str, Any] = dict.fromkeys(("max_seq_len", "decode_split_kv"))
+    fields |= {"workspace_size": 0, "declaration": {}}
+    if "position_tables" in given:
+        fields["_position_tables"] = given["position_tables"]
+    return getattr(api, kind)(
+        form=form,
+        dtype=torch.bfloat16,
+        q_len=next(given[name] for name in lengths if given.get(name) is not None),
+        num_pages=len(k),
+        max_pages=0 if table is None else table.shape[1],
+        table_row_stride=0 if table is None else table.stride(0),
+        _block=Kernel("block"),
+        _pool_shape=tuple(k.shape),
+        _k_strides=tuple(k.stride()),
+        _v_strides=tuple(v.stride()),
+        _workspace=torch.zeros(0, dtype=torch.uint8),
+        **told,
+        **fields,
+    )
 
 
 def _sample_with_cake() -> None:
@@ -408,6 +478,9 @@ def _run_no_pipelines() -> None:
     for name, runner in list(vars(runners).items()) if runners else ():
         if re.fullmatch(r"PrimsTs\w+Runner", name):
             runner.forward = lambda self, inputs, **options: Kernel("forward")(*inputs)
+    for kind in ("bf16", "nvfp4", "mxfp4_mxfp8", "mxfp4_bf16", "fp8_per_tensor", "fp8_block_scale"):
+        # They build what a kernel is compiled from.
+        _answer(f"is_prims_ts_{kind}_supported", lambda *args, **options: (True, ""))
 
 
 def _maker(name: str, module: str) -> Callable[..., Any]:
@@ -545,8 +618,10 @@ def _written(frame: FrameType | None) -> list[torch.Tensor]:
             op = _op(code.co_name, frame.f_globals["__name__"])
             declared = (*op.mutates, *filter(None, op.out)) if op else ()
             names = _registrations(code.co_filename).get(code.co_firstlineno, declared)
+            held = frame.f_locals
+            by_keyword = held.get("kwargs", {}) if op and op.keywords else {}
             for name in names:
-                found += tensors_of(frame.f_locals.get(name))
+                found += tensors_of(by_keyword.get(name, held.get(name)))
         frame = frame.f_back
     return found
 

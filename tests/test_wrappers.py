@@ -60,7 +60,7 @@ PACKAGED = (
     *((release, "10.0a") for release in ops_cases.WITH_PACKAGES),
     # Tile schedulers' methods were changed in each.
     *((release, "10.0a") for release in ("0.7.0", "0.7.1", "0.7.2") if ops_cases.IS_WHOLE),
-    ("0.7.4", "12.0f"),
+    *(("0.7.4", arch) for arch in ("12.0f", *["10.7a"] * ops_cases.IS_WHOLE)),
 )
 
 

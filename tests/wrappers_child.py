@@ -101,6 +101,9 @@ def install() -> None:
         if hasattr(module, "_validate_cuda_tensor"):
             taken = _in(name, lambda tensor, *args, **options: tensor)
             module._validate_cuda_tensor = taken  # type: ignore[attr-defined]
+        if hasattr(module, "_is_cute_dsl_kda_prefill_eligible"):
+            eligible = _in(name, lambda **_: True)
+            module._is_cute_dsl_kda_prefill_eligible = eligible  # type: ignore[attr-defined]
         if hasattr(module, "get_compute_capability") and not ON_THE_DEVICE:
             capability = _in(name, lambda device: (8, 0))
             module.get_compute_capability = capability  # type: ignore[attr-defined]

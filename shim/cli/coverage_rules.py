@@ -104,7 +104,8 @@ _NAMES_APART = {
         "zero_post_weight",
         *("interleave_moe_scales_*", "interleave_for_tma_wgmma_up", "convert_to_block_layout"),
         *("alphamoe_interleave_gated_weights", "deinterleave_gated_rows", "dummy_moe_weights"),
-        *("reorder_rows_for_gated_act_gemm", "fill_w_ptr"),
+        # Scales of a checkpoint's weights, before they are stored.
+        *("reorder_rows_for_gated_act_gemm", "fill_w_ptr", "encode_csf_scales"),
     ),
     "sets up or ends communication": (
         *("init_*", "dispose*", "*_initialize", "*_initialize_all", "create_shared_buffer"),

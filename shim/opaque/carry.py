@@ -299,13 +299,15 @@ def _numbers(parameter: inspect.Parameter) -> Carrier:
 def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
     """A named tuple of tensors and numbers, each in a part of its own."""
     hints = typing.get_type_hints(kind)
-    types = [TYPES.get(hints.get(field)) for field in kind._fields]
+    types = [_may_be_missing(hints.get(field)) for field in kind._fields]
     if None in types:
         return None
     optional = parameter.default is None
     mark, default = ("?", "None") if optional else ("", "")
     parts = tuple(
-        Part(f"{parameter.name}_{field}", f"{told}{mark}", default, None)
+        Part(
+            f"{parameter.name}_{field}", told if told.endswith("?") else told + mark, default, None
+        )
         for field, told in zip(kind._fields, types, strict=True)
         if told is not None
     )
@@ -321,6 +323,13 @@ def _named_tuple(parameter: inspect.Parameter, kind: Any) -> Carrier | None:
         return tuple([getattr(value, field) for field in kind._fields])
 
     return Carrier(parts, encode, kind)
+
+
+def _may_be_missing(annotation: Any) -> str | None:
+    """The type of a field as the schema language says it, ``?`` behind it where it may be None."""
+    members = _members(annotation)
+    told = TYPES.get(members[0]) if len(members) == 1 else None
+    return told if told is None or members == [annotation] else f"{told}?"
 
 
 def _constant(

@@ -61,7 +61,8 @@ class Op:
             and for others the defaults that are numbers, strings or None; a single one comes by
             itself. For a method ``holder_state``, the text of its ``state`` (``plan.lse=True;``),
             is among them. Traced by Dynamo, so plain Python. Without it, all.
-        named: the class of the results, a named tuple that the function's module knows.
+        named: the class of the results, a named tuple: by its name in the function's module, or by
+            its dotted one.
         mutates: parameters whose tensors are written into, but for ``out``.
         out: optional outputs, in the order in which the function returns them, ``None`` for a
             result that nobody can give; where the caller gives one it is written into and returned.

@@ -379,6 +379,8 @@ _COMPILERS = frozenset({"cute_dsl_radix_filter_topk_wrapper"})
 #: Functions that ask a loaded module whether it can serve a call. In shadow it can: the real call
 #: will say it if not.
 _CAN = frozenset({"can_implement_filtered_topk"})
+#: PrimsTS: functions that look for a kernel in tables, whose caches the shadow goes without.
+_LOOKUP = re.compile(r"is_prims_ts_\w+_supported")
 #: Functions that choose among kernels by sizes, which makes no difference to what is returned.
 _CHOOSER = re.compile(
     r"is_\w+_beneficial|get_fast_topk_clusters|_top_k_varlen_heuristic|_radix_get_chunk_config"
@@ -432,6 +434,8 @@ def _upstream_stand_in(name: str, value: Any, loaded: list[Loaded]) -> Any | Non
         return lambda *args, **kwargs: (None, None)
     if name in _CAN:
         return lambda: True
+    if _LOOKUP.fullmatch(name):
+        return lambda *args, **kwargs: (True, "")
     if name in _SETUPS | _REFUSE_OVERLAPS | _WRITERS | _SPECIALIZED or any(
         pattern.fullmatch(name) for pattern in _LAUNCHERS
     ):

@@ -32,10 +32,11 @@ class _Copying:
     def copy(self, value: Any) -> Any:
         known = self._copies.get(id(value))
         if known is None:
-            kind = self._translate(type(value).__name__, type(value))
-            known = kind.__new__(kind)
+            kind: Any = self._translate(type(value).__name__, type(value))
+            is_kernels = not isinstance(kind, type)  # of those the stand-in is no class
+            known = kind() if is_kernels else kind.__new__(kind)
             self._copies[id(value)] = known
-            for name, held in vars(value).items():
+            for name, held in () if is_kernels else vars(value).items():
                 vars(known)[name] = self._attribute(name, held)
         return known
 

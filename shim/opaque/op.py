@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -86,8 +87,16 @@ def traced(
     defined = define(op, body, registry.Tag(release, _set_variables(op.variables)))
     kind = signature.return_annotation
     if op.named:
-        kind = inspect.unwrap(function).__globals__[op.named]
+        kind = _named_class(op.named, function)
     return naming(defined, kind) if hasattr(kind, "_fields") else defined
+
+
+def _named_class(name: str, function: Callable[..., Any]) -> Any:
+    """A class by its dotted name, or by the one that it has in the function's module."""
+    module, _, last = name.rpartition(".")
+    if not module:
+        return inspect.unwrap(function).__globals__[name]
+    return getattr(importlib.import_module(module), last)
 
 
 def with_keywords(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
@@ -380,14 +389,14 @@ def _silent(function: Callable[..., Any]) -> Callable[..., None]:
 
 def _complete(
     function: Callable[..., Any], *, outs: tuple[str | None, ...], inputs: Inputs, total: int
-) -> Callable[..., tuple[torch.Tensor, ...]]:
+) -> Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]:
     """The function with always ``total`` results, none of them an argument.
 
     An empty tensor stands for what a call does not return, or was given; a copy for an argument
     that it hands back.
     """
 
-    def complete(**arguments: Any) -> tuple[torch.Tensor, ...]:
+    def complete(**arguments: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
         returned = function(**arguments)
         arrived = {id(value) for value in tree_leaves(arguments)}
         results = _flat(returned)
@@ -404,7 +413,8 @@ def _complete(
             result: torch.Tensor = results[i]
             return result.clone() if id(result) in arrived else result
 
-        return tuple(map(own, range(total)))
+        made = tuple(map(own, range(total)))
+        return made[0] if total == 1 else made
 
     return complete
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import types
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import MakeTensor, Op, Uncovered
+from ...opaque.declare import Example, GivenBack, MakeTensor, Op, Uncovered
 
 _EXPERTS, _TOP_K, _HIDDEN, _INNER = 6, 2, 256, 384
 _RANK = 16
@@ -177,6 +179,59 @@ def _trtllm(name: str, rest: Any, *, always_list: bool = False, **declared: Any)
         also={"tile_tokens_dim": 8},
         **declared,
     )
+
+
+_HALVED = ("gemm1_weights", "gemm2_weights", "gemm1_weights_scale", "gemm2_weights_scale")
+
+
+def _parted(name: str, weights: str, rest: Any, **declared: Any) -> Op:
+    """Likewise on two parts of a device, each with a stream of its own and half of the weights."""
+    whole = _trtllm(name, rest, requires=("cutlass",), **declared)
+
+    def example(make: MakeTensor, m: int) -> dict[str, Any]:
+        found = dict(whole.example(make, m))
+        for key in found.keys() & set(_HALVED):
+            found[key] = [half.contiguous() for half in found[key].chunk(2, 1)]
+        return {
+            **found,
+            **{"topk_ids": None, weights: None},
+            "partition_resources": _parts(),
+            "partition_strategy": "tp_n_tp_n",
+        }
+
+    return dataclasses.replace(
+        whole,
+        example=example,
+        annotations={
+            **whole.annotations,
+            **dict.fromkeys(_HALVED, "Tensors"),
+            "partition_resources": "object",
+        },
+        capability=(10, 7),
+        newest=(10, 7),
+        arch="10.7",
+    )
+
+
+@functools.cache  # each has graphs of its own
+def _parts() -> Any:
+    """Two streams of no device, in place of those of two parts of one."""
+    stream = types.SimpleNamespace(cuda_stream=0)
+    module = import_module("flashinfer.prims_ts.moe.partition")
+    return module.MoePartitionResources((stream, stream))
+
+
+def _fp4_halves(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {key: value for key, value in _fp4(make, m).items() if value is not None}
+
+
+def _mxfp8(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "hidden_states": make(m, _HIDDEN, dtype=_FP8),
+        "hidden_states_scale": make(m, _HIDDEN // 32, dtype="uint8"),
+        **_weights(make, _FP8),
+        **_scales(make, "uint8", 1, 32),
+    }
 
 
 _WITHOUT_BIAS = (
@@ -524,8 +579,139 @@ def _alpha_routed(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+def _wrapped(make: MakeTensor, m: int, kind: str, example: Example, name: str = "") -> Any:
+    """A call of ``run`` of a wrapper, which holds what is the same in every call."""
+    arguments = dict(example(make, m))
+    sizes = {name: arguments.pop(name) for name in ("num_experts", "top_k")}
+    module = import_module(f"flashinfer.fused_moe.cute_dsl{name}")
+    wrapper = getattr(module, kind)(**sizes, hidden_size=_HIDDEN, intermediate_size=_INNER)
+    return {"self": wrapper, **arguments}
+
+
+def _logits_alone(make: MakeTensor, m: int, experts: int) -> dict[str, Any]:
+    return {"logits": make(m, experts, dtype=_SCALE), "block_m": 8}
+
+
+def _planned_result(number: int) -> GivenBack:
+    """The tensor of this number in a plan that is given."""
+
+    def planned(given: Mapping[str, Any]) -> Any:
+        plan = given.get("plan")
+        return None if plan is None else plan[number]
+
+    return planned
+
+
+def _blocks(tokens: Any, chosen: int, experts: int, block: int) -> Any:
+    """How many blocks of tokens there can be, each of them for one expert."""
+    from ...opaque.symbolic import BUILTINS
+
+    pairs = tokens * chosen
+    met = BUILTINS["min"](experts, pairs)
+    return met + (pairs - met) // block
+
+
+def _kimi_routes(*, logits: Any, block_m: int = 8, **_: object) -> tuple[Any, ...]:
+    tokens, experts = logits.shape
+    blocks = _blocks(tokens, 16, experts, block_m)
+
+    def whole(*size: Any) -> Any:
+        return logits.new_empty(size, dtype=_dtype("int32"))
+
+    return (
+        logits.new_empty((tokens, 16), dtype=_dtype(_SCALE)),
+        *(whole(tokens, 16), whole(blocks * block_m), whole(blocks), whole(1)),
+        *(whole(experts), whole(experts + 1), whole(experts)),
+    )
+
+
+def _routing(make: MakeTensor, m: int) -> dict[str, Any]:
+    method = import_module("flashinfer.fused_moe").RoutingMethodType.Renormalize
+    return {
+        "routing_logits": make(m, 64),
+        "routing_bias": None,
+        "routing_method": method,
+        "top_k": 8,
+    }
+
+
+def _routed_like(
+    *,
+    routing_logits: Any,
+    top_k: int,
+    num_fused_shared_experts: int = 0,
+    tile_tokens_dim: int = 8,
+    **_: object,
+) -> tuple[Any, ...]:
+    tokens, experts = routing_logits.shape
+    chosen = top_k + num_fused_shared_experts
+    blocks = _blocks(tokens, chosen, experts + num_fused_shared_experts, tile_tokens_dim)
+
+    def whole(*size: Any) -> Any:
+        return routing_logits.new_empty(size, dtype=_dtype("int32"))
+
+    return (
+        whole(tokens, chosen),
+        routing_logits.new_empty((tokens, chosen), dtype=_dtype("bfloat16")),
+        *(whole(1), whole(tokens, chosen), whole(blocks * tile_tokens_dim)),
+        *(whole(blocks), whole(blocks), whole(1)),
+    )
+
+
+def _wrapped_like(wrapper: Any, *, x: Any, token_selected_experts: Any, **_: object) -> Any:
+    size = (token_selected_experts.shape[0], wrapper.hidden_size)
+    return x.new_empty(size, dtype=_dtype("bfloat16"))
+
+
+def _frost(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "grouped_tokens": make(m, _HIDDEN),
+        **{name: make(_EXPERTS, _INNER, _HIDDEN) for name in ("gate_weights", "up_weights")},
+        "first_token_offset": make(_EXPERTS + 1, dtype="int32"),
+        "scale": make(1, dtype=_SCALE),
+        "workspace": make(1 << 20, dtype="uint8"),
+    }
+
+
+def _frost_like(*, grouped_tokens: Any, gate_weights: Any, **_: object) -> Any:
+    size = (grouped_tokens.shape[0], gate_weights.shape[1])
+    return grouped_tokens.new_empty(size, dtype=_dtype("bfloat16"))
+
+
+def _mono(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Of the one size that there is a kernel for, with fewer tokens than the eight that it takes.
+
+    Weights of nothing: to draw as many numbers takes longer than all else.
+    """
+    experts, inner, hidden, m = 256, 512, 2048, min(m, 7)
+
+    def weights(rows: int, columns: int) -> Any:
+        return make(experts, rows, columns, dtype="uint8").view(_dtype(_FP8))
+
+    return {
+        "activations_in": make(m, hidden),
+        "router_logits": make(m, experts),
+        "expert_weights_up": weights(2 * inner, hidden),
+        "expert_scales_up": make(experts, 2 * inner // 128, hidden // 128, dtype=_SCALE),
+        "expert_weights_down": weights(hidden, inner),
+        "expert_scales_down": make(experts, hidden // 128, inner // 128, dtype=_SCALE),
+        "top_k": 8,
+        "scratchpad": make(1 << 20, dtype="uint8"),
+        "interleave_up": False,
+    }
+
+
+#: What a router returns: which experts each token takes, and in which order.
+_PLAN = f"({', '.join(['Tensor'] * 8)})"
+_KIMI_PLAN = "flashinfer.experimental.kimi_k3_fused_router.cake_backend.KimiK3RoutePlan"
+
 _SM12X = ("fp8", "mxfp8_mxfp4")
 _CUTE: dict[str, Any] = {"out": ("moe_output",), "requires": ("cutlass", "triton")}
+#: What the results of their wrappers depend on, besides the tensors given.
+_WRAPPED: dict[str, Any] = {
+    "state": ("hidden_size", "output_dtype"),
+    "requires": ("cutlass", "triton"),
+}
 
 
 OPS = (
@@ -574,6 +760,37 @@ OPS = (
         capability=(10, 0),
     ),
     Op("hash_topk", _hash, "(Tensor, Tensor)", capability=(9, 0)),
+    Op(
+        "trtllm_gen_routing",
+        _routing,
+        _PLAN,
+        annotations={"routing_method": "flashinfer.fused_moe.RoutingMethodType"},
+        # In shadow it asks whether there are more pairs than experts.
+        fake=_routed_like,
+        capability=_SM100,
+    ),
+    Op(
+        "alphamoe_fused_router",
+        lambda make, m: {**_logits_alone(make, m, 256), "top_k": 8},
+        _PLAN,
+        mutates=("plan",),
+        inputs={i: _planned_result(i) for i in range(8)},
+        capability=_SM100,
+        newest=(10, 3),
+    ),
+    Op(
+        "kimi_k3_fused_router",
+        lambda make, m: {**_logits_alone(make, m, 896), "bias": make(896, dtype=_SCALE)},
+        _PLAN,
+        mutates=("plan",),
+        inputs={i: _planned_result(i) for i in range(8)},
+        named=_KIMI_PLAN,
+        annotations={"plan": _KIMI_PLAN},
+        # In shadow it looks up a program for the number of tokens.
+        fake=_kimi_routes,
+        capability=_SM100,
+        newest=(10, 3),
+    ),
     Op("bgmv_moe_shrink", _shrink, "()", mutates=("y",)),
     Op("bgmv_moe_expand", _expand, "()", mutates=("y",)),
     Op("bgmv_moe", _adapted),
@@ -598,6 +815,47 @@ OPS = (
         capability=(12, 0),
         arch="12.0",
     ),
+    Op(
+        "CuteDslMoEWrapper.run",
+        lambda make, m: _wrapped(make, m, "CuteDslMoEWrapper", _cute_fp4),
+        capability=_SM100,
+        **_WRAPPED,
+    ),
+    Op(
+        "CuteDslMxfp8Mxfp4MoEWrapper.run",
+        lambda make, m: _wrapped(make, m, "CuteDslMxfp8Mxfp4MoEWrapper", _cute_fp8),
+        # In 0.6.18 it binds itself to the stream of its first call.
+        fake=_wrapped_like,
+        capability=_SM100,
+        **_WRAPPED,
+    ),
+    Op(
+        "B12xMoEWrapper.run",
+        lambda make, m: _wrapped(make, m, "B12xMoEWrapper", _b12x, ".b12x_moe"),
+        capability=(12, 0),
+        arch="12.0",
+        **_WRAPPED,
+    ),
+    Op(
+        "mono_moe",
+        _mono,
+        mutates=("scratchpad",),
+        out=("out",),
+        capability=(9, 0),
+        newest=(9, 0),
+        arch="9.0",
+    ),
+    Op(
+        "cudnn_frost_grouped_gemm1_swiglu",
+        _frost,
+        mutates=("workspace",),
+        out=("out",),
+        # In shadow it looks for kernels that are made for the sizes.
+        fake=_frost_like,
+        annotations={"tactic": "int"},
+        requires=("cutlass",),
+        capability=_SM100,
+    ),
     *(_sm12x("fc1_act", kind) for kind in _SM12X),
     *(
         _sm12x("fc1_act_q1", kind, returns="(Tensor, Tensor)", out=("out_q", "out_sf"))
@@ -620,33 +878,34 @@ OPS = (
     _trtllm("prims_ts_fp8_per_tensor_scale_moe", _fp8_tensors, requires=("cutlass",)),
     _trtllm("prims_ts_fp4_block_scale_moe", _fp4, always_list=True, requires=("cutlass",)),
     _trtllm("prims_ts_fp4_block_scale_routed_moe", _fp4, always_list=True, requires=("cutlass",)),
+    _parted("prims_ts_bf16_moe_partitioned", "expert_weights", _bf16_rows),
+    _parted("prims_ts_fp8_block_scale_moe_partitioned", "expert_weights", _mxfp8),
+    _parted("prims_ts_fp8_per_tensor_scale_moe_partitioned", "expert_weights", _fp8_tensors),
+    _parted(
+        *("prims_ts_fp4_block_scale_moe_partitioned", "topk_weights", _fp4_halves),
+        always_list=True,
+    ),
 )
 
-_OF_ITS_OWN = "it returns a plan, an object of a class of its own"
 _STAGED = (
     "it reads what was staged in memory that several GPUs share, held by an object of a class of "
     "its own"
 )
-_PARTED = "it takes streams and events of its own, in an object of a class of its own"
 
 UNCOVERED = (
-    Uncovered("trtllm_gen_routing", "it returns an object of a class of its own"),
-    Uncovered("alphamoe_fused_router", _OF_ITS_OWN),
-    Uncovered("kimi_k3_fused_router", _OF_ITS_OWN),
     Uncovered(
         "alphamoe_nvfp4_routed_moe_deferred",
-        "it returns what is left to do, as an object",
+        "it returns an object of its own class, which tells what ran and so what is left to do",
     ),
-    Uncovered("alphamoe_nvfp4_finalize_deferred", "it takes what was left to do, as an object"),
+    Uncovered(
+        "alphamoe_nvfp4_finalize_deferred",
+        "it takes an object of its own class, which tells what is left to do",
+    ),
     Uncovered(
         "populate_trtllm_moe_routing_metadata_",
-        "it takes its buffers as an object",
+        "it writes into tensors that an object holds, where no compiler sees what it changes",
     ),
     Uncovered("nvfp4_mega_moe", _STAGED),
     Uncovered("mxfp4_mega_moe", _STAGED),
     Uncovered("run_split_kernel", "it takes its kernel's configuration and inputs as objects"),
-    Uncovered("prims_ts_bf16_moe_partitioned", _PARTED),
-    Uncovered("prims_ts_fp4_block_scale_moe_partitioned", _PARTED),
-    Uncovered("prims_ts_fp8_block_scale_moe_partitioned", _PARTED),
-    Uncovered("prims_ts_fp8_per_tensor_scale_moe_partitioned", _PARTED),
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
-from ...opaque.declare import Example, MakeTensor, Op, Traces, Uncovered
+from ...opaque.declare import Example, MakeTensor, Op, Traces
 
 _N, _K, _GROUPS = 384, 640, 2
 _FP8, _FP4, _SCALE = "float8_e4m3fn", "uint8", "float32"
@@ -561,6 +562,195 @@ def _on_sm12x_mxfp8(make: MakeTensor, m: int) -> dict[str, Any]:
     }
 
 
+_STEP_EXPERTS, _STEP_TOP_K, _STEP_INNER, _STEP_HIDDEN, _TILE = 16, 8, 384, 512, 8
+_CAKE_STEPFUN = "flashinfer.experimental.cake_stepfun_moe"
+
+
+def _step_rows(m: int) -> int:
+    """Rows of m tokens for their experts, in whole tiles for each expert."""
+    pairs = m * _STEP_TOP_K
+    met = min(_STEP_EXPERTS, pairs)
+    return _TILE * (met + (pairs - met) // _TILE)
+
+
+def _step_tables(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Which expert each tile of rows is for."""
+    tiles = _step_rows(m) // _TILE
+    sizes = {"cta_idx_xy_to_batch_idx": tiles, "cta_idx_xy_to_mn_limit": tiles}
+    sizes |= {"num_non_exiting_ctas": 1, "total_num_padded_tokens": 1}
+    return {name: make(size, dtype="int32") for name, size in sizes.items()}
+
+
+def _step_logits(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "routing_logits": make(m, _STEP_EXPERTS),
+        "num_experts": _STEP_EXPERTS,
+        "top_k": _STEP_TOP_K,
+        "local_expert_offset": 0,
+        "local_num_experts": _STEP_EXPERTS,
+    }
+
+
+def _step_routing(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_step_logits(make, m),
+        "topk_packed": make(m, _STEP_TOP_K, dtype="int32"),
+        "topk_weights": make(m, _STEP_TOP_K),
+        "expert_count_histogram": make(512, dtype="int32"),
+        "expanded_idx_to_permuted_idx": make(m, _STEP_TOP_K, dtype="int32"),
+        "permuted_idx_to_token_idx": make(_step_rows(m) + 1, dtype="int32"),
+        **_step_tables(make, m),
+        "tile_tokens_dim": _TILE,
+    }
+
+
+def _step_first(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "family": "bf16",
+        "hidden_states": make(m, _STEP_HIDDEN),
+        "gemm1_weights": make(_STEP_EXPERTS, _STEP_HIDDEN // 64, 2 * _STEP_INNER, 64),
+        "gemm1_clamp_limit": make(_STEP_EXPERTS, dtype=_SCALE),
+        "permuted_idx_to_token_idx": make(_step_rows(m), dtype="int32"),
+        **_step_tables(make, m),
+        "gemm1_output": make(_step_rows(m), _STEP_INNER),
+        "top_k": _STEP_TOP_K,
+        "tile_tokens_dim": _TILE,
+    }
+
+
+def _step_requant(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = _step_rows(m)
+    return {
+        "gemm1_output": make(rows, _STEP_INNER),
+        "expanded_idx_to_permuted_idx": make(m * _STEP_TOP_K, dtype="int32"),
+        "output": make(rows, _STEP_INNER // 2, dtype=_FP4),
+        "output_scale": make(_up(rows, 128) * _STEP_INNER // 16, dtype="uint8"),
+        "per_token_scale": make(rows, dtype=_SCALE),
+        "sf_layout": "r8c4",
+    }
+
+
+def _step_second(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "family": "bf16",
+        "gemm2_input": make(_step_rows(m), _STEP_INNER),
+        "gemm2_weights": make(_STEP_EXPERTS, _STEP_INNER // 64, _STEP_HIDDEN, 64),
+        **_step_tables(make, m),
+        "gemm2_output": make(_step_rows(m), _STEP_HIDDEN),
+        "num_tokens": m,
+        "top_k": _STEP_TOP_K,
+        "tile_tokens_dim": _TILE,
+    }
+
+
+def _step_last(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        "gemm2_output": make(_step_rows(m), _STEP_HIDDEN),
+        "expert_weights": make(m, _STEP_TOP_K),
+        "expanded_idx_to_permuted_idx": make(m, _STEP_TOP_K, dtype="int32"),
+        "total_num_padded_tokens": make(1, dtype="int32"),
+        "output": make(m, _STEP_HIDDEN),
+        "num_experts": _STEP_EXPERTS,
+    }
+
+
+def _step_whole(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {
+        **_step_logits(make, m),
+        "family": "bf16",
+        "hidden_states": make(m, _STEP_HIDDEN),
+        "gemm1_weights": make(_STEP_EXPERTS, _STEP_HIDDEN // 64, 2 * _STEP_INNER, 64),
+        "gemm1_clamp_limit": make(_STEP_EXPERTS, dtype=_SCALE),
+        "gemm2_weights": make(_STEP_EXPERTS, _STEP_INNER // 64, _STEP_HIDDEN, 64),
+    }
+
+
+def _step_results(given: Mapping[str, Any]) -> list[int]:
+    if not given.get("do_finalize", True):
+        raise TypeError("do_finalize has to be True in a compiled graph")
+    return [1]
+
+
+def _step_fake(*, family: str, hidden_states: Any, **_: object) -> tuple[Any]:
+    tokens, columns = hidden_states.shape
+    size = (tokens, 2 * columns if family.startswith("nvfp4") else columns)
+    return (hidden_states.new_empty(size, dtype=_bfloat16()),)
+
+
+#: The projection's weights, which are prepared once for a device, or without data.
+_PROJECTIONS: dict[object, Any] = {}
+_CAKE_PROJECTION = "flashinfer.experimental.kimi_k3_fp8_projection.cake_backend"
+
+
+def _projected(make: MakeTensor, m: int) -> dict[str, Any]:
+    x = make(m, 128)
+    key = (type(x), x.device)
+    if key not in _PROJECTIONS:
+        _PROJECTIONS[key] = _projection(x)
+    return {"x": x, "prepared": _PROJECTIONS[key]}
+
+
+def _projection(x: Any) -> Any:
+    """Weights of 1536 rows for x, as upstream prepares them."""
+    module = import_module(_CAKE_PROJECTION)
+    import torch
+
+    tiles, inner = 12, x.shape[1]
+    exponents = x.new_zeros((tiles, inner // 128), dtype=torch.uint8)
+    return module.PreparedProjectionWeight(
+        **{"n_valid": 128 * tiles, "n_pad": 128 * tiles, "n_tiles": tiles // 2, "K": inner},
+        **{"n_tiles128": tiles, "num_k_iters": 1, "k_blocks_pad": 2},
+        sf_k_sets=module.k_sets(inner),
+        weight_tiles=x.new_zeros((2 * tiles, 128, 128), dtype=torch.float8_e4m3fn),
+        scale_tiles=module.weight_scale_tiles(exponents, inner),
+        weight_scale_ue8m0=x.new_ones((tiles, inner // 128), dtype=torch.float32),
+        sf_bytes=exponents,
+    )
+
+
+def _projected_like(*, x: Any, prepared: Any, **_: object) -> Any:
+    return x.new_empty((x.shape[0], prepared.n_valid))
+
+
+#: Parameters of its stages, which upstream takes by keyword without naming them.
+_STEP_TENSORS = (
+    *("routing_logits", "topk_ids", "topk_packed", "topk_weights", "expert_count_histogram"),
+    *("total_num_padded_tokens", "expanded_idx_to_permuted_idx", "permuted_idx_to_token_idx"),
+    *("cta_idx_xy_to_batch_idx", "cta_idx_xy_to_mn_limit", "num_non_exiting_ctas"),
+    *("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale"),
+    *("output1_scale_scalar", "output1_scale_gate_scalar", "gemm1_clamp_limit"),
+    *("per_token_scale", "gemm1_output", "gemm1_output_scale", "output", "output_scale"),
+    *("gemm2_input", "gemm2_input_scale", "gemm2_weights", "gemm2_weights_scale"),
+    *("output2_scale_scalar", "gemm2_output", "expert_weights"),
+)
+_STEP_NUMBERS = (
+    *("num_experts", "top_k", "local_expert_offset", "local_num_experts", "tile_tokens_dim"),
+    *("num_tokens", "reserved_sms"),
+)
+_STEP_KINDS = {
+    **dict.fromkeys(_STEP_TENSORS, "Tensor"),
+    **dict.fromkeys(_STEP_NUMBERS, "int"),
+    **dict.fromkeys(("family", "sf_layout"), "str"),
+    **{"enable_pdl": "bool", "global_scale_inv": "float"},
+}
+
+
+def _step(stage: str, example: Example, *mutates: str) -> Op:
+    """One stage of StepFun's experts, into buffers of the caller's."""
+    return Op(
+        f"cake_stepfun_{stage}",
+        example,
+        "()",
+        mutates=mutates,
+        keywords=tuple(_STEP_KINDS),
+        annotations=_STEP_KINDS,
+        capability=_SM100,
+        newest=(10, 3),
+        function=stage,
+        module=_CAKE_STEPFUN,
+    )
+
+
 OPS = (
     Op("mm_fp4", _fp4, out=("out",), capability=_SM100),
     Op("mm_fp8", _low_latency_fp8, out=("out",), capability=_SM100),
@@ -718,6 +908,38 @@ OPS = (
     _prims_ts("fp4_linear", _ts_fp4),
     _prims_ts("fp4_linear_swiglu", _ts_fp4),
     _prims_ts("fp4_qkv_qknorm_rope", _ts_qkv(_ts_fp4)),
+    _step(
+        *("routing", _step_routing, "topk_packed", "topk_weights", "expert_count_histogram"),
+        *("total_num_padded_tokens", "expanded_idx_to_permuted_idx", "permuted_idx_to_token_idx"),
+        *("cta_idx_xy_to_batch_idx", "cta_idx_xy_to_mn_limit", "num_non_exiting_ctas"),
+    ),
+    Op(
+        "stepfun_moe",
+        _step_whole,
+        results=_step_results,
+        mutates=("topk_ids", "topk_weights"),
+        out=("output",),
+        # In shadow it looks up its programs for the number of tokens; the next, too.
+        fake=_step_fake,
+        annotations={"plan": f"{_CAKE_STEPFUN}.cake_backend.Plan"},
+        capability=_SM100,
+        newest=(10, 3),
+        module=_CAKE_STEPFUN,
+    ),
+    Op(
+        "kimi_k3_fp8_projection",
+        _projected,
+        mutates=("workspace",),
+        out=("out",),
+        fake=_projected_like,
+        annotations={"prepared": "object", "workspace": f"{_CAKE_PROJECTION}.ProjectionWorkspace"},
+        capability=_SM100,
+        newest=(10, 3),
+    ),
+    _step("fc1", _step_first, "gemm1_output", "gemm1_output_scale"),
+    _step("requant", _step_requant, "output", "output_scale", "per_token_scale"),
+    _step("fc2", _step_second, "gemm2_output"),
+    _step("finalize", _step_last, "output"),
     _on_sm12x("cute_dsl_sm12x_moe_gemm_fp8", _on_sm12x_fp8),
     _on_sm12x("cute_dsl_sm12x_moe_gemm_mxfp8_mxfp4", _on_sm12x_mxfp8),
 )
@@ -736,19 +958,4 @@ def _tiled(make: MakeTensor, m: int) -> dict[str, Any]:
 TRACES = (
     Traces("convert_sf_to_mma_layout", _swizzled),
     Traces("convert_sf_from_mma_layout", _tiled),
-)
-
-_CAKE = "flashinfer.experimental.cake"
-
-UNCOVERED = (
-    Uncovered("kimi_k3_fp8_projection", "it takes weights as an object of a class of its own"),
-    Uncovered("stepfun_moe", "it takes a plan of a class of its own", f"{_CAKE}_stepfun_moe"),
-    *(
-        Uncovered(
-            name,
-            "it takes whatever its stage is prepared from, by keyword",
-            f"{_CAKE}_stepfun_moe",
-        )
-        for name in ("routing", "fc1", "requant", "fc2", "finalize")
-    ),
 )

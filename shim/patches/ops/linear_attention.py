@@ -278,6 +278,11 @@ def _given_kda_state(given: Mapping[str, Any]) -> Any:
     return given.get("initial_state")
 
 
+def _advanced_state(given: Mapping[str, Any]) -> Any:
+    """The state that is advanced in place, where it is returned."""
+    return given.get("initial_state") if given.get("output_final_state") else None
+
+
 def _kda_results(given: Mapping[str, Any]) -> Count:
     state = bool(given.get("output_final_state"))
     if given.get("checkpoint_every_n_tokens"):
@@ -391,6 +396,74 @@ def _ssd_like(
     return x.new_empty(x.shape), x.new_empty(size, dtype=kind) if return_final_states else None
 
 
+def _frozen(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Four drafts of each of m sequences, by a state that stays as it is."""
+    return {
+        **_gated(make, m, tokens=4),
+        "initial_state_source": make(m, _VALUE_HEADS, _HEAD, _HEAD),
+        "initial_state_indices": make(m, dtype="int32", values="range"),
+    }
+
+
+def _rings(make: MakeTensor, m: int, slots: int) -> dict[str, Any]:
+    """What m sequences hold of the tokens that are in no state yet."""
+    return {
+        "k_cache": make(m, _HEADS, slots, _HEAD),
+        "u_cache": make(m, _VALUE_HEADS, slots, _HEAD),
+        "g_cache": make(m, _VALUE_HEADS, slots, dtype=_FLOAT),
+    }
+
+
+def _appending(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_frozen(make, m), **_rings(make, m, 16), "hist_len": make(m, dtype="int32")}
+
+
+def _flushing(make: MakeTensor, m: int) -> dict[str, Any]:
+    lengths = {name: make(m, dtype="int32") for name in ("hist_len", "cache_base")}
+    return {**_frozen(make, m), **_rings(make, m, 32), **lengths, "restart_hist_on_flush": False}
+
+
+def _materializing(make: MakeTensor, m: int) -> dict[str, Any]:
+    rows = ("src_slots", "dst_slots", "count", "active_request_indices")
+    return {
+        "state": make(m, _VALUE_HEADS, _HEAD, _HEAD),
+        **{name: make(m, dtype="int32", values="range") for name in rows},
+        **_rings(make, m, 32),
+        "cache_base": make(m, dtype="int32"),
+        "num_active": make(1, dtype="int32"),
+    }
+
+
+def _drafts_like(*, q: Any, v: Any, **_: object) -> Any:
+    return q.new_empty((*q.shape[:2], *v.shape[2:]))
+
+
+def _padded_drafts_like(*, q: Any, v: Any, **_: object) -> Any:
+    """Of sixteen tokens, whatever their number, the first; since 0.6.18 of other dtypes, too."""
+    import torch
+
+    module = import_module("flashinfer.gdn_kernels.gdn_decode_bf16_wy_output_only")
+    sequences, tokens = q.shape[:2]
+    held = tokens if module._NATIVE_T and tokens in (4, 8) else 16
+    return q.new_empty((sequences, held, *v.shape[2:]), dtype=torch.bfloat16)[:, :tokens]
+
+
+def _kda_planned(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Two tokens for each of m, since one alone is no prompt."""
+    wrapper = import_module("flashinfer.kda").RecurrentKDAPrefillWrapper("cuda")
+    found = _kda_prefill(make, 2 * m)
+    wrapper.plan(found.pop("cu_seqlens"))
+    return {
+        "self": wrapper,
+        **found,
+        "A_log": make(_HEADS, dtype=_FLOAT),
+        "dt_bias": make(_HEADS * _HEAD, dtype=_FLOAT),
+        "use_gate_in_kernel": True,
+        "beta_is_logit": True,
+        "lower_bound": -5.0,
+    }
+
+
 OPS: tuple[Op, ...] = (
     Op(
         "gated_delta_rule_decode_pretranspose",
@@ -425,6 +498,49 @@ OPS: tuple[Op, ...] = (
         capability=_SM90,
         requires=("cutlass",),
         module="flashinfer.gdn_decode",
+    ),
+    # How many blocks a kernel is built for follows from the number of sequences, here and in the
+    # next two: in shadow a graph would belong to a few of these numbers.
+    Op(
+        "gated_delta_rule_mtp_wy_output_only",
+        _frozen,
+        fake=_padded_drafts_like,
+        out=("output",),
+        capability=_SM90,
+        requires=("cutlass",),
+        function="gated_delta_rule_mtp",
+        module="flashinfer.gdn_kernels.gdn_decode_bf16_wy_output_only",
+    ),
+    Op(
+        "gated_delta_rule_mtp_ucache",
+        _appending,
+        fake=_drafts_like,
+        mutates=("k_cache", "u_cache", "g_cache"),
+        out=("output",),
+        capability=_SM90,
+        requires=("cutlass",),
+    ),
+    Op(
+        "gated_delta_rule_mtp_ucache_flush",
+        _flushing,
+        fake=_drafts_like,
+        mutates=(
+            *("initial_state_source", "k_cache", "u_cache", "g_cache"),
+            *("hist_len", "cache_base"),
+        ),
+        out=("output",),
+        capability=_SM90,
+        requires=("cutlass",),
+    ),
+    # How many blocks there are follows from the number of sequences.
+    Op(
+        "gdn_prefix_materialize",
+        _materializing,
+        fake=lambda *, state, **_: state,
+        mutates=("state",),
+        inputs={0: _first("state")},
+        capability=_SM90,
+        requires=("cutlass",),
     ),
     Op(
         "chunk_gated_delta_rule",
@@ -529,6 +645,18 @@ OPS: tuple[Op, ...] = (
         capability=_SM100,
         requires=("cutlass",),
         module="flashinfer.kda",
+    ),
+    Op(
+        "RecurrentKDAPrefillWrapper.run",
+        _kda_planned,
+        "(Tensor, Tensor, Tensor)",
+        results=_kda_results,
+        mutates=("initial_state", "state_checkpoints"),
+        out=("output",),
+        inputs={1: _advanced_state, 2: _first("state_checkpoints")},
+        capability=_SM100,
+        newest=(10, 3),
+        requires=("cutlass",),
     ),
     Op(
         "recurrent_kda_decode",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import types
 from importlib import import_module
 from typing import Any
@@ -357,6 +358,148 @@ def _h3(name: str, example: Example, *workspaces: str, **declared: Any) -> Op:
 _ON_SM120: dict[str, Any] = {"capability": _SM120, "arch": "12.0"}
 _MLP_Q = ("workspace_a_q", "workspace_a_sf", "workspace_y_q", "workspace_y_sf")
 
+#: Of a block of Qwen: the width of a token, its heads, those of the cache, and their width.
+_BLOCK, _BLOCK_HEADS, _BLOCK_KV, _BLOCK_HEAD, _BLOCK_PAGES = 1024, 8, 2, 256, 16
+_RUBIN = (10, 7)
+
+
+@functools.cache  # each has graphs of its own
+def _block_geometry(version: int) -> Any:
+    module = import_module(f"flashinfer.experimental.qwen_3_{version}_block.support")
+    kind = getattr(module, f"Qwen3{version}BlockGeometry")
+    return kind(d_model=_BLOCK, num_qo_heads=_BLOCK_HEADS, num_kv_heads=_BLOCK_KV)
+
+
+def _block_weights(version: int) -> str:
+    return f"flashinfer.experimental.qwen_3_{version}_block.weights.Qwen3{version}BlockWeights"
+
+
+def _block(make: MakeTensor, m: int, version: int, index_rows: int = 0) -> dict[str, Any]:
+    """What every block takes, for m tokens."""
+    rows = 2 * (_BLOCK_HEADS + _BLOCK_KV) * _BLOCK_HEAD + index_rows
+    module, _, name = _block_weights(version).rpartition(".")
+    norms = [make(_BLOCK_HEAD), make(_BLOCK_HEAD)] + [make(128), make(128)] * bool(index_rows)
+    tables = dict.fromkeys(("rope_cos", "rope_sin"), None if index_rows else make(m, 64))
+    cache = (_BLOCK_PAGES, 64, _BLOCK_KV, _BLOCK_HEAD)
+    return {
+        "hidden_states": make(m, _BLOCK),
+        **tables,
+        "weights": getattr(import_module(module), name)(make(rows, _BLOCK), *norms),
+        "w_o": make(_BLOCK, _BLOCK_HEADS * _BLOCK_HEAD),
+        "kv_cache": (make(*cache), make(*cache)),
+        "slot_mapping": make(m, dtype="int32"),
+    }
+
+
+def _paged_block(make: MakeTensor, sequences: int) -> dict[str, Any]:
+    return {
+        "block_table": make(sequences, 4, dtype="int32"),
+        "seq_lens": make(sequences, dtype="int32"),
+    }
+
+
+def _block_prefill(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_block(make, m, 5), "geometry": _block_geometry(5)}
+
+
+def _block_extend(make: MakeTensor, m: int) -> dict[str, Any]:
+    start = make(2, dtype="int32", values=(0, m))
+    return {**_block_prefill(make, m), **_paged_block(make, 1), "query_start_loc": start}
+
+
+def _block_decode(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_block_prefill(make, m), **_paged_block(make, m)}
+
+
+def _indexed_block(make: MakeTensor, m: int) -> dict[str, Any]:
+    """Likewise with an index, by which each token chooses what it looks at."""
+    return {
+        **_block(make, m, 8, index_rows=5 * 128),
+        **_paged_block(make, m),
+        "index_kv_cache": make(_BLOCK_PAGES, 16, 1, 128),
+        "index_state_cache": make(m, 8, 1, 128),
+        "index_state_block_table": make(m, 1, dtype="int32"),
+    }
+
+
+def _block_tables(make: MakeTensor) -> dict[str, Any]:
+    return {"position_tables": (make(1, 256, 64), make(1, 256, 64))}
+
+
+def _block_decode_indexed(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_indexed_block(make, m), "geometry": _block_geometry(8), **_block_tables(make)}
+
+
+def _block_like(
+    form: str, *, hidden_states: Any, q_len_per_req: int = 1, plan: Any = None, **_: object
+) -> Any:
+    *leading, width = hidden_states.shape
+    rows = math.prod(leading)
+    if form == "extend" or len(leading) == 1:
+        size: tuple[Any, ...] = (rows,)
+    else:
+        tokens = q_len_per_req if plan is None else plan.q_len
+        size = tuple(leading) if form == "prefill" else (rows // tokens, tokens)
+    return hidden_states.new_empty((*size, width))
+
+
+def _planned_block(make: MakeTensor, m: int, version: int, example: Example) -> dict[str, Any]:
+    """A step of a wrapper that was planned for m sequences."""
+    found = dict(example(make, m))
+    kind = f"Qwen3{version}BlockWrapper"
+    wrapper = getattr(import_module(f"flashinfer.qwen_3_{version}_block"), kind)(
+        make(1 << 20, dtype=_BYTES), geometry=_block_geometry(version)
+    )
+    names = ("weights", "w_o", "kv_cache", "block_table")
+    planned = {name: found[name] for name in names} | (_block_tables(make) if version == 8 else {})
+    wrapper.plan("decode", page_size=64, batch_size=m, **planned)
+    return {"self": wrapper, **found}
+
+
+def _dense_step(make: MakeTensor, m: int) -> dict[str, Any]:
+    return {**_block(make, m, 5), **_paged_block(make, m)}
+
+
+def _stepped_like(wrapper: Any, *, hidden_states: Any, **_: object) -> Any:
+    return _block_like(wrapper._plan.form, hidden_states=hidden_states, plan=wrapper._plan)
+
+
+def _wrapped_block(version: int, example: Example, *mutates: str) -> Op:
+    return Op(
+        f"Qwen3{version}BlockWrapper.run",
+        lambda make, m: _planned_block(make, m, version, example),
+        mutates=("kv_cache", *mutates),
+        out=("out",),
+        # In shadow it asks a plan for the sizes that it was made for.
+        fake=_stepped_like,
+        state=("_plan.form",),
+        annotations={"weights": _block_weights(version)},
+        requires=("cutlass",),
+        capability=_RUBIN,
+        newest=_RUBIN,
+        arch="10.7",
+    )
+
+
+def _qwen_block(version: int, form: str, example: Example, *mutates: str) -> Op:
+    return Op(
+        f"qwen_3_{version}_block_bf16_{form}",
+        example,
+        mutates=("kv_cache", "workspace_buffer", *mutates),
+        out=("out",),
+        # It looks the sizes up among its plans, and plans what it does not find.
+        fake=functools.partial(_block_like, form),
+        annotations={
+            "weights": _block_weights(version),
+            **dict.fromkeys(("geometry", "plan"), "object"),
+        },
+        requires=("cutlass",),
+        capability=_RUBIN,
+        newest=_RUBIN,
+        arch="10.7",
+    )
+
+
 OPS: tuple[Op, ...] = (
     _h3("bf16_pre_attention", _h3_pre_attention, "workspace"),
     _h3("fc1_swiglu", _h3_fc1_bf16, "workspace"),
@@ -461,6 +604,18 @@ OPS: tuple[Op, ...] = (
         )
         for form, example in (("decode", _gdn), ("verify", _gdn_verify))
     ),
+    _qwen_block(5, "prefill", _block_prefill),
+    _qwen_block(5, "extend", _block_extend),
+    _qwen_block(5, "decode", _block_decode),
+    _qwen_block(
+        *(8, "decode", _block_decode_indexed, "index_kv_cache", "index_state_cache"),
+        *("block_ids_out", "block_lens_out"),
+    ),
+    _wrapped_block(5, _dense_step),
+    _wrapped_block(
+        *(8, _indexed_block, "index_kv_cache", "index_state_cache"),
+        *("block_ids_out", "block_lens_out"),
+    ),
     Op(
         "deepseek_v41_quantize_cache",
         lambda make, m: {"x": make(m, 512), "format": "swa_mxfp8"},
@@ -473,11 +628,7 @@ OPS: tuple[Op, ...] = (
     ),
 )
 
-_RUBIN = (
-    "it takes its weights in a tuple with optional parts, serves compute capability 10.7 alone, "
-    "and was not tried"
-)
-_PLAN = "it returns a plan, an object of a class of its own"
+_PLAN = "it returns a plan, an object of a class of its own, which keeps the results"
 
 UNCOVERED: tuple[Uncovered, ...] = (
     *(
@@ -489,13 +640,6 @@ UNCOVERED: tuple[Uncovered, ...] = (
     ),
     Uncovered("deepseek_v41_decode", _PLAN),
     Uncovered("deepseek_v41_window_decode", _PLAN),
-    *(
-        Uncovered(name, _RUBIN)
-        for name in (
-            *(f"qwen_3_5_block_bf16_{form}" for form in ("prefill", "extend", "decode")),
-            *("Qwen35BlockWrapper.run", "qwen_3_8_block_bf16_decode", "Qwen38BlockWrapper.run"),
-        )
-    ),
     Uncovered(
         "kimi_k3_vision_tower",
         "it takes the sizes of its images as a list of lists, and its weights as an object",

@@ -305,7 +305,6 @@ TRACES = (Traces("shuffle_matrix_a", _shuffled),)
 
 UNCOVERED = (
     Uncovered("segment_packbits", "its output's size is read from the GPU"),
-    Uncovered("encode_csf_scales", "its output's size is read from the GPU"),
     Uncovered("nvfp4_quantize_paged_kv_cache", "it returns numbers that are read from the GPU"),
     Uncovered("make_nvfp4_global_scale", "it decides by a number that is read from the GPU"),
 )

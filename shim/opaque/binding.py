@@ -3,7 +3,8 @@
 An op would judge them too, but by its own name, and takes no ``8192.0`` for a whole number. Dynamo
 follows all of this line by line, which is most of what it takes to compile a call. So each function
 has source of its own, a few straight lines: Python binds the arguments, and the usual call, which
-gives no output and no value that travels in parts, goes to its op at once.
+gives no output and no value that travels in parts, goes to its op at once. What does not fit the
+parameters at all is refused in Dynamo's own words, as for any function.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def binding(
         f"    return {name}",
     ]
     namespace: dict[str, Any] = {"__name__": __name__}
-    exec(compile("\n".join(source), f"<flashinfer_shim {function}>", "exec"), namespace)
+    exec(compile("\n".join(source), f"<the parameters of {function}>", "exec"), namespace)
     made: Callable[..., Any] = namespace["_made"](**known)
     return made
 

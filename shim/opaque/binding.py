@@ -28,11 +28,11 @@ class Direct:
 
     Attributes:
         op: the op.
-        resting: by parameter, the default that is asked for; the op is not given these.
+        resting: these parameters; the op is not given them.
     """
 
     op: OpOverload
-    resting: Mapping[str, Any]
+    resting: Collection[str]
 
 
 def binding(
@@ -50,34 +50,36 @@ def binding(
         function: its name, for messages.
         signature: its parameters.
         kinds: the types of those that a schema can hold, and whether they may be None.
-        call: gets all of them.
+        call: gets all that have a plain value, and what was given of the others.
         direct: goes before ``call`` where it can.
         unless_none: parameters that ``call`` gets only if they are something.
     """
     name = function.rpartition(".")[2]
     parameters = list(signature.parameters.values())
+    # A default that is no plain value is not one to Dynamo, neither by identity nor by equality.
+    odd = {p.name for p in parameters if not _is_plain(p.default)}
     known: dict[str, Any] = {"_call": call, "_Tensor": torch.Tensor}
     lines = []
     for parameter in parameters:
-        if parameter.default is not inspect.Parameter.empty:
+        if parameter.name in odd:
+            known[f"_default_{parameter.name}"] = ...
+        elif parameter.default is not inspect.Parameter.empty:
             known[f"_default_{parameter.name}"] = parameter.default
         kind, optional = kinds.get(parameter.name, (None, False))
-        if kind in _JUDGES:
+        if kind in _JUDGES and parameter.name not in odd:
             known[f"_{kind.__name__}"] = kind
             known[f"_judge_{parameter.name}"] = _judge(kind, function, parameter.name)
             lines.append(_judging(parameter.name, kind, optional))
     if direct is not None:
         known["_op"] = direct.op
-        at_rest = [
-            f"{each} is {'None' if value is None else f'_default_{each}'}"
-            for each, value in direct.resting.items()
-        ]
+        at_rest = [f"{each} is _default_{each}" for each in direct.resting]
         arguments = _arguments_of(direct, [parameter.name for parameter in parameters])
         lines += [f"if {' and '.join(at_rest) or True}:", f"    return _op({arguments})"]
-    given = ", ".join(f"{p.name}={p.name}" for p in parameters if p.name not in unless_none)
+    sometimes = (*unless_none, *odd)
+    given = ", ".join(f"{p.name}={p.name}" for p in parameters if p.name not in sometimes)
     lines.append(f"_named = dict({given})")
-    for each in unless_none:
-        lines += [f"if {each} is not None:", f"    _named[{each!r}] = {each}"]
+    for each in sometimes:
+        lines += [f"if {each} is not _default_{each}:", f"    _named[{each!r}] = {each}"]
     lines.append("return _call(**_named)")
     source = [
         f"def _made({', '.join(known)}):",
@@ -100,6 +102,11 @@ def _declared(parameters: list[inspect.Parameter]) -> list[str]:
         has_default = parameter.default is not inspect.Parameter.empty
         declared.append(parameter.name + (f"=_default_{parameter.name}" if has_default else ""))
     return declared
+
+
+def _is_plain(default: Any) -> bool:
+    plain = (bool, int, float, str, type(None), torch.dtype)
+    return default is inspect.Parameter.empty or type(default) in plain
 
 
 def _judging(name: str, kind: type, optional: bool) -> str:

@@ -204,12 +204,10 @@ def _direct(
     op: OpOverload, schema: Schema, signature: inspect.Signature, left_out: tuple[str, ...]
 ) -> Direct | None:
     """How calls go to the op as they are, None if none can."""
-    resting = {
-        name: parameter.default
-        for name, parameter in signature.parameters.items()
-        if name in left_out or name in schema.carriers
-    }
-    return None if inspect.Parameter.empty in resting.values() else Direct(op, resting)
+    resting = [n for n in signature.parameters if n in left_out or n in schema.carriers]
+    if any(signature.parameters[name].default is inspect.Parameter.empty for name in resting):
+        return None
+    return Direct(op, resting)
 
 
 def _outs(op: Op, signature: inspect.Signature) -> tuple[str | None, ...]:

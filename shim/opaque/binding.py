@@ -1,20 +1,38 @@
-"""The arguments of a traced call by name, judged as Python judges those of the function itself.
+"""The parameters of a traced call, judged as Python judges those of the function itself.
 
-An op would judge them too, but by its own name, and takes no ``8192.0`` for a whole number. All of
-this is traced by Dynamo, so plain Python throughout.
+An op would judge them too, but by its own name, and takes no ``8192.0`` for a whole number. Dynamo
+follows all of this line by line, which is most of what it takes to compile a call. So each function
+has source of its own, a few straight lines: Python binds the arguments, and the usual call, which
+gives no output and no value that travels in parts, goes to its op at once. What does not fit the
+parameters at all is refused in Dynamo's own words, as for any function.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 #: What is no number, whatever a function does with it.
 _NO_NUMBER = (torch.Tensor, str, list, tuple, dict, type(None))
+
+
+@dataclass(frozen=True)
+class Direct:
+    """An op that a call goes to as it is, where some parameters stand at their defaults.
+
+    Attributes:
+        op: the op.
+        resting: these parameters; the op is not given them.
+    """
+
+    op: OpOverload
+    resting: Collection[str]
 
 
 def binding(
@@ -22,6 +40,9 @@ def binding(
     signature: inspect.Signature,
     kinds: Mapping[str, tuple[Any, bool]],
     call: Callable[..., Any],
+    *,
+    direct: Direct | None = None,
+    unless_none: Collection[str] = (),
 ) -> Callable[..., Any]:
     """``call``, which takes arguments by keyword, behind the parameters of a function.
 
@@ -29,39 +50,90 @@ def binding(
         function: its name, for messages.
         signature: its parameters.
         kinds: the types of those that a schema can hold, and whether they may be None.
-        call: gets what was given, no defaults.
+        call: gets all that have a plain value, and what was given of the others.
+        direct: goes before ``call`` where it can.
+        unless_none: parameters that ``call`` gets only if they are something.
     """
-    keyword, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
-    parameters = signature.parameters.values()
-    names = tuple(parameter.name for parameter in parameters)
-    positional = tuple(parameter.name for parameter in parameters if parameter.kind is not keyword)
-    required = tuple(parameter.name for parameter in parameters if parameter.default is empty)
-    judged = {name: kind for name, (kind, _) in kinds.items() if kind in _JUDGES}
-    optional = {name for name, (_, optional) in kinds.items() if optional}
+    name = function.rpartition(".")[2]
+    parameters = list(signature.parameters.values())
+    # A default that is no plain value is not one to Dynamo, neither by identity nor by equality.
+    odd = {p.name for p in parameters if not _is_plain(p.default)}
+    known: dict[str, Any] = {"_call": call, "_Tensor": torch.Tensor}
+    lines = []
+    for parameter in parameters:
+        if parameter.name in odd:
+            known[f"_default_{parameter.name}"] = ...
+        elif parameter.default is not inspect.Parameter.empty:
+            known[f"_default_{parameter.name}"] = parameter.default
+        kind, optional = kinds.get(parameter.name, (None, False))
+        if kind in _JUDGES and parameter.name not in odd:
+            known[f"_{kind.__name__}"] = kind
+            known[f"_judge_{parameter.name}"] = _judge(kind, function, parameter.name)
+            lines.append(_judging(parameter.name, kind, optional))
+    if direct is not None:
+        known["_op"] = direct.op
+        at_rest = [f"{each} is _default_{each}" for each in direct.resting]
+        arguments = _arguments_of(direct, [parameter.name for parameter in parameters])
+        lines += [f"if {' and '.join(at_rest) or True}:", f"    return _op({arguments})"]
+    sometimes = (*unless_none, *odd)
+    given = ", ".join(f"{p.name}={p.name}" for p in parameters if p.name not in sometimes)
+    lines.append(f"_named = dict({given})")
+    for each in sometimes:
+        lines += [f"if {each} is not _default_{each}:", f"    _named[{each!r}] = {each}"]
+    lines.append("return _call(**_named)")
+    source = [
+        f"def _made({', '.join(known)}):",
+        f"    def {name}({', '.join(_declared(parameters))}):",
+        *(f"        {line}" for line in lines),
+        f"    return {name}",
+    ]
+    namespace: dict[str, Any] = {"__name__": __name__}
+    exec(compile("\n".join(source), f"<the parameters of {function}>", "exec"), namespace)
+    made: Callable[..., Any] = namespace["_made"](**known)
+    return made
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > len(positional):
-            raise TypeError(f"{function}() got too many positional arguments")
-        # By index: torch 2.9 traces zip(strict=False) as if it were strict.
-        named = {positional[i]: value for i, value in enumerate(args)}
-        for name in kwargs:
-            if name in named:
-                raise TypeError(f"{function}() got multiple values for argument '{name}'")
-            if name not in names:
-                raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
-        named.update(kwargs)
-        for name in required:
-            if name not in named:
-                raise TypeError(f"{function}() missing a required argument: '{name}'")
-        for name, value in named.items():
-            # First what is usual, since tracing a call takes time.
-            if name not in judged or type(value) is judged[name]:
-                continue
-            if value is not None or name not in optional:
-                named[name] = _JUDGES[judged[name]](value, function, name)
-        return call(**named)
 
-    return traced
+def _declared(parameters: list[inspect.Parameter]) -> list[str]:
+    declared, keyword_only = [], False
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
+            keyword_only = True
+            declared.append("*")
+        has_default = parameter.default is not inspect.Parameter.empty
+        declared.append(parameter.name + (f"=_default_{parameter.name}" if has_default else ""))
+    return declared
+
+
+def _is_plain(default: Any) -> bool:
+    plain = (bool, int, float, str, type(None), torch.dtype)
+    return default is inspect.Parameter.empty or type(default) in plain
+
+
+def _judging(name: str, kind: type, optional: bool) -> str:
+    """A line that has a value of another type judged."""
+    given = f"{name} is not None and " if optional else ""
+    return f"if {given}type({name}) is not _{kind.__name__}: {name} = _judge_{name}({name})"
+
+
+def _judge(kind: type, function: str, name: str) -> Callable[[Any], Any]:
+    judges = _JUDGES[kind]
+
+    def judge(value: Any) -> Any:
+        return judges(value, function, name)
+
+    return judge
+
+
+def _arguments_of(direct: Direct, names: list[str]) -> str:
+    """The arguments of the call of the op: by position as far as none is left out."""
+    told, by_position = [], True
+    for argument in direct.op._schema.arguments:
+        if argument.name not in names or argument.name in direct.resting:
+            by_position = False
+            continue
+        by_position = by_position and not argument.kwarg_only
+        told.append(argument.name if by_position else f"{argument.name}={argument.name}")
+    return ", ".join(told)
 
 
 def _tensor(value: Any, function: str, name: str) -> Any:

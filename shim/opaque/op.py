@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from . import registry, shadow
-from .binding import binding
+from .binding import Direct, binding
 from .capture import Kernels, untuned
 from .declare import Count, Op
 from .dispatch import (
@@ -159,7 +160,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         *,
         ordered: bool = False,
         refusal: str = "",
-    ) -> Callable[..., Any]:
+    ) -> OpOverload:
         whole = registry.Body(
             schema,
             wrap(guarded(refusal)),
@@ -167,10 +168,17 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             ordered=ordered,
             captured=body.captured and not refusal,
         )
-        return encoding(registry.define(name, tag, whole), schema, op.path)
+        return registry.define(name, tag, whole)
 
-    def bound(traced: Callable[..., Any]) -> Callable[..., Any]:
-        return binding(op.path, signature, kinds(signature, op.annotations), traced)
+    def bound(traced: Callable[..., Any], direct: Direct | None = None) -> Callable[..., Any]:
+        return binding(
+            op.path,
+            signature,
+            kinds(signature, op.annotations),
+            traced,
+            direct=direct,
+            unless_none=[name for name in op.keywords if name in signature.parameters],
+        )
 
     if op.draws is not None:
         return bound(_drawing(op, signature, register))
@@ -181,9 +189,11 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
     )
     complete = functools.partial(_complete, outs=outs, inputs=inputs, total=total)
     varied = op.results or inputs
-    traced = register(op_name, functional, complete if varied else _as_it_is)
+    defined = register(op_name, functional, complete if varied else _as_it_is)
+    traced = encoding(defined, functional, op.path)
+    direct = None if varied else _direct(defined, functional, signature, (*out, *op.keywords))
     if not (out or varied):
-        return bound(traced)
+        return bound(traced, direct)
     mutating = traced
     if out:
         writing = from_signature(
@@ -193,9 +203,20 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             required=out if total == 1 else (),
             annotations=op.annotations,
         )
-        mutating = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
+        filled = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
+        mutating = encoding(filled, writing, op.path)
     count = _counting(op, signature, total)
-    return bound(with_results(traced, mutating, outs, inputs, count, op.part))
+    return bound(with_results(traced, mutating, outs, inputs, count, op.part), direct)
+
+
+def _direct(
+    op: OpOverload, schema: Schema, signature: inspect.Signature, left_out: tuple[str, ...]
+) -> Direct | None:
+    """How calls go to the op as they are, None if none can."""
+    resting = [n for n in signature.parameters if n in left_out or n in schema.carriers]
+    if any(signature.parameters[name].default is inspect.Parameter.empty for name in resting):
+        return None
+    return Direct(op, resting)
 
 
 def _outs(op: Op, signature: inspect.Signature) -> tuple[str | None, ...]:
@@ -204,7 +225,7 @@ def _outs(op: Op, signature: inspect.Signature) -> tuple[str | None, ...]:
 
 
 def _drawing(
-    op: Op, signature: inspect.Signature, register: Callable[..., Any]
+    op: Op, signature: inspect.Signature, register: Callable[..., OpOverload]
 ) -> Callable[..., Any]:
     """The op whose calls all count, and a plain one for calls that are told where to begin."""
     schema = from_signature(signature, returns=op.returns, annotations=op.annotations)
@@ -222,8 +243,12 @@ def _drawing(
     )
     if draws and all("Tensor" in str(signature.parameters[name].annotation) for name in draws):
         refusal += f", or give {' and '.join(draws)} as tensors"
-    drawing = register(op.name, schema, body, ordered=True, refusal=refusal)
-    told = register(f"{op.name}_seeded", schema, body) if draws else None
+    drawing = encoding(
+        register(op.name, schema, body, ordered=True, refusal=refusal), schema, op.path
+    )
+    told = None
+    if draws:
+        told = encoding(register(f"{op.name}_seeded", schema, body), schema, op.path)
     return with_draws(drawing, told, draws, outs, _counting(op, signature, total))
 
 
@@ -246,7 +271,7 @@ def _counting(
 
 
 def _collective(
-    op: Op, signature: inspect.Signature, register: Callable[..., Any]
+    op: Op, signature: inspect.Signature, register: Callable[..., OpOverload]
 ) -> Callable[..., Any]:
     """The op that each rank calls: it returns what is written into arguments, behind its results.
 
@@ -262,7 +287,7 @@ def _collective(
         return _returning_written(function, total, written, outs, op.returned)
 
     outs = _outs(op, signature)
-    traced = register(named(op.name), schema, body, ordered=True)
+    traced = encoding(register(named(op.name), schema, body, ordered=True), schema, op.path)
     return with_writes(traced, written, outs, op.results or (lambda given: total), op.returned)
 
 

@@ -1,0 +1,132 @@
+"""Both sides of a comparison, measured in turn in one run, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: A ratio over this many times its goal fails a run with ``--check``.
+TOLERANCE = 2.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One command of a comparison."""
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a ratio may be at most, of one side to another."""
+
+    side: str
+    against: str
+    ratio: float
+
+
+def in_turn(
+    names: Sequence[str], measure: Callable[[str], float], rounds: int
+) -> dict[str, list[float]]:
+    """``rounds`` measurements of each, one after the other in each round, the first thrown away.
+
+    So whatever else the machine does meets all of them alike.
+    """
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds + 1):
+        for name in names:
+            value = measure(name)
+            if number:
+                found[name].append(value)
+    return found
+
+
+def cpu_seconds(side: Side) -> float:
+    """User and system time of the process and of what it waited for, in seconds."""
+    child = subprocess.Popen(side.command, env=dict(side.env), stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{side.name}: {' '.join(side.command)} ended with {child.returncode}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def instructions(side: Side) -> float:
+    """Instructions of the process, by callgrind: the same whatever else the machine does."""
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *side.command]
+    done = subprocess.run(
+        command, env=dict(side.env), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    collected = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or collected is None:
+        raise SystemExit(f"{side.name}: {' '.join(command)}: {done.stderr[-500:]}")
+    return float(collected[1])
+
+
+def compare(
+    sides: Sequence[Side], measure: Callable[[Side], float], rounds: int
+) -> dict[str, dict[str, float]]:
+    """Median and spread of each command, measured in turn."""
+    by_name = {side.name: side for side in sides}
+    return told(in_turn(list(by_name), lambda name: measure(by_name[name]), rounds))
+
+
+def told(values: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Median and spread (the middle half) of each side."""
+    return {name: _told(measured) for name, measured in values.items()}
+
+
+def _told(measured: Sequence[float]) -> dict[str, float]:
+    if len(measured) < 2:
+        return {"median": measured[0], "spread": 0.0}
+    low, _, high = statistics.quantiles(measured, n=4)
+    return {"median": statistics.median(measured), "spread": high - low}
+
+
+def show(title: str, unit: str, sides: Mapping[str, Mapping[str, float]], base: str) -> None:
+    """A table: each side, its spread, what it adds to the base, and the ratio to it."""
+    print(f"\n{title} ({unit}; median, the middle half's width)")
+    floor = sides[base]["median"]
+    for name, side in sides.items():
+        added, ratio = side["median"] - floor, side["median"] / floor if floor else 0.0
+        print(
+            f"  {name:34} {side['median']:14,.4g} ±{side['spread']:10,.3g}"
+            f"   {added:+12,.4g}   {ratio:6.3f}x"
+        )
+
+
+def missed(
+    sides: Mapping[str, Mapping[str, float]], goals: Sequence[Goal], tolerance: float = 1.0
+) -> list[str]:
+    """The goals that these measurements do not reach, each as a sentence."""
+    found = []
+    for goal in goals:
+        ratio = sides[goal.side]["median"] / sides[goal.against]["median"]
+        if ratio > goal.ratio * tolerance:
+            found.append(
+                f"{goal.side} is {ratio:.3f}x {goal.against}, and at most {goal.ratio:g}x is wanted"
+            )
+    return found
+
+
+def save(path: str, result: Mapping[str, Any]) -> None:
+    """Write JSON."""
+    Path(path).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def finish(faults: Sequence[str], *, check: bool) -> None:
+    """Say which goals were missed; with ``check`` end with status 1 where there are any."""
+    for fault in faults:
+        print(f"missed: {fault}", file=sys.stderr)
+    if faults and check:
+        raise SystemExit(1)

@@ -281,11 +281,15 @@ def test_a_4over6_recipe_travels_as_text_and_two_recipes_never_share_a_call(
 ) -> None:
     answers: dict[str, Any] = run_child(RECIPES, release="0.7.4").json
     given = "e4m3_max=256;err_mode=MSE;err_use_fast_math=False"
-    assert answers["omitted"] == []
-    assert answers["none"] == ["None"]
-    assert answers["built outside"] == [given]
+    # The backend travels too, be it the default.
+    assert answers["omitted"] == ["auto"]
+    assert answers["none"] == ["auto", "None"]
+    assert answers["built outside"] == ["auto", given]
     assert answers["by position"] == ["cuda", given]
-    assert answers["built inside"] == ["e4m3_max=448;err_mode=MAE;err_use_fast_math=False"]
+    assert answers["built inside"] == [
+        "auto",
+        "e4m3_max=448;err_mode=MAE;err_use_fast_math=False",
+    ]
     assert "nvfp4_4over6" in answers["wrong"][1]
     assert "3" in answers["wrong"][1]
     assert answers["round trips"] == [True, True, True]

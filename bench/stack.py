@@ -1,6 +1,6 @@
 """A stack of layers on a GPU: ours against ops that are written by hand, and against eager code.
 
-    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/stack.py [--layers N] [--json FILE]
+    PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/stack.py [--layers N] [--rows N...] [--json FILE]
 
 Each layer is FlashInfer's rmsnorm, a matrix product, FlashInfer's silu_and_mul, a matrix product
 and the residual, in bfloat16. The stack runs in eager code with FlashInfer's own functions; and,
@@ -130,6 +130,7 @@ def main() -> None:
     """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--layers", type=int, default=48)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="batch sizes")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
@@ -144,7 +145,7 @@ def main() -> None:
     }
     faults = []
     with torch.inference_mode():
-        for rows in ROWS:
+        for rows in args.rows:
             torch._dynamo.reset()
             x = torch.randn(rows, HIDDEN, dtype=torch.bfloat16, device="cuda")
             wanted = models[EAGER](x)

@@ -107,7 +107,8 @@ def judge(package: Path, search_path: Sequence[str], policy: str) -> Coverage:
     patched: dict[Definition, Finding] = {}
     for finding in findings:
         definition = _target(finding, exported)
-        if definition is not None:
+        # A patch that a setting asks for watches its function, and makes no op of it.
+        if definition is not None and not finding.patch.switch:
             patched[definition] = finding
             exported.setdefault(definition, ())
     by_op = {finding.patch.name: finding for finding in patched.values()}

@@ -58,7 +58,8 @@ def binding(
     parameters = list(signature.parameters.values())
     # A default that is no plain value is not one to Dynamo, neither by identity nor by equality.
     odd = {p.name for p in parameters if not _is_plain(p.default)}
-    known: dict[str, Any] = {"_call": call, "_Tensor": torch.Tensor}
+    # No parameter is called like one of these.
+    known: dict[str, Any] = {"_call": call, "_type": type, "_dict": dict}
     lines = []
     for parameter in parameters:
         if parameter.name in odd:
@@ -77,7 +78,7 @@ def binding(
         lines += [f"if {' and '.join(at_rest) or True}:", f"    return _op({arguments})"]
     sometimes = (*unless_none, *odd)
     given = ", ".join(f"{p.name}={p.name}" for p in parameters if p.name not in sometimes)
-    lines.append(f"_named = dict({given})")
+    lines.append(f"_named = _dict({given})")
     for each in sometimes:
         lines += [f"if {each} is not _default_{each}:", f"    _named[{each!r}] = {each}"]
     lines.append("return _call(**_named)")
@@ -112,7 +113,7 @@ def _is_plain(default: Any) -> bool:
 def _judging(name: str, kind: type, optional: bool) -> str:
     """A line that has a value of another type judged."""
     given = f"{name} is not None and " if optional else ""
-    return f"if {given}type({name}) is not _{kind.__name__}: {name} = _judge_{name}({name})"
+    return f"if {given}_type({name}) is not _{kind.__name__}: {name} = _judge_{name}({name})"
 
 
 def _judge(kind: type, function: str, name: str) -> Callable[[Any], Any]:

@@ -111,6 +111,8 @@ def from_signature(
     for index, parameter in enumerate(signature.parameters.values()):
         if parameter.name in without:
             continue
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise Inexpressible(f"parameter {parameter} cannot be given by name")
         parameter = _annotated(parameter, annotations)
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True

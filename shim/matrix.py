@@ -57,17 +57,35 @@ class Doubt:
     action: str
 
 
+class Unreadable(Exception):
+    """A file of cells is damaged: which one, and how."""
+
+
 def read(file: Path = FILE) -> tuple[Cell, ...]:
-    """The cells of a file, none where there is no such file."""
+    """The cells of a file, none where there is no such file.
+
+    Raises:
+        Unreadable: there is one, and it does not hold cells.
+    """
     if not file.exists():
         return ()
-    stated = json.loads(file.read_text())["cells"]
-    return tuple(Cell(**{**cell, "failed": tuple(cell["failed"])}) for cell in stated)
+    try:
+        stated = json.loads(file.read_text(encoding="utf-8"))["cells"]
+        cells = tuple(Cell(**{**cell, "failed": tuple(cell["failed"])}) for cell in stated)
+        for version in {version for cell in cells for version in cell.key}:
+            Version(version)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise Unreadable(f"{file} cannot be read ({type(error).__name__}: {error})") from error
+    return cells
 
 
 @functools.cache
 def tried() -> tuple[Cell, ...]:
-    """The cells that this copy of the package came with."""
+    """The cells that this copy of the package came with.
+
+    Raises:
+        Unreadable: its file is damaged.
+    """
     return read()
 
 
@@ -78,7 +96,8 @@ def refusal(
 
     One that is older than all that were tried lacks what our ops are made with. A pair that was
     tried and failed is left alone unless the policy is ``adapt``. One that nobody tried is no
-    reason: whoever takes a new torch does not lose us by that.
+    reason: whoever takes a new torch does not lose us by that. Where our own file is damaged we
+    know neither, and our others may be damaged too.
 
     Args:
         release: of FlashInfer, None if it cannot be told.
@@ -86,7 +105,10 @@ def refusal(
         policy: ``tested`` or ``adapt``.
         cells: what was tried, if not what this copy came with.
     """
-    cells = tried() if cells is None else cells
+    try:
+        cells = tried() if cells is None else cells
+    except Unreadable as error:
+        return str(error), "install flashinfer-shim anew"
     series = _series(torch)
     if series is None or not cells:
         return None
@@ -113,7 +135,8 @@ def doubts(
 
     What lies between is no doubt: neither a torch between two that were tried with this
     FlashInfer, nor a FlashInfer between two that were tried with this torch. One that was not
-    tried at all, such as an early post release, counts by all that were.
+    tried at all, such as an early post release, counts by all that were. A damaged file of
+    ours is none either: :func:`refusal` tells of it.
 
     Args:
         release: of FlashInfer, None if it cannot be told.
@@ -121,7 +144,10 @@ def doubts(
         python: two numbers, as ``3.12``.
         cells: what was tried, if not what this copy came with.
     """
-    cells = tried() if cells is None else cells
+    try:
+        cells = tried() if cells is None else cells
+    except Unreadable:
+        return ()
     if not cells:
         return ()
     mine = [cell for cell in cells if cell.flashinfer == release]

@@ -175,6 +175,19 @@ def test_a_copy_that_knows_of_no_cell_refuses_and_doubts_nothing() -> None:
     assert doubts("0.6.3", "2.0", "3.9", ()) == ()
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"cells": [{"failed": []}]}', '{"cells": 1}'])
+def test_a_damaged_file_is_a_reason_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "matrix.json"
+    file.write_text(text)
+    monkeypatch.setattr(matrix, "tried", lambda: matrix.read(file))
+    reason, action = refusal("0.6.3", "2.11.0", "tested") or ("", "")
+    assert str(file) in reason
+    assert "anew" in action
+    assert doubts("0.6.3", "2.11.0", "3.12") == ()
+
+
 def test_every_patch_of_a_pair_that_failed_stands_aside(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

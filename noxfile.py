@@ -5,7 +5,8 @@
     nox -s tables             # the tables alone
 
 Which cells there are is declared in ``tests/cells.py``. Builds of torch with CUDA take gigabytes,
-so each torch is fetched, tried and removed before the next one. No GPU is used.
+so each torch is fetched, tried and removed before the next one. No GPU is used. A Python
+that is not there is an error: its cells would keep what an earlier run has found.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import nox
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from cells import TORCHES  # noqa: E402
+from cells import FAILED, TORCHES  # noqa: E402
 
 nox.options.sessions = ["cells", "tables"]
+nox.options.error_on_missing_interpreters = True
 
 
 @nox.session
@@ -31,14 +33,16 @@ nox.options.sessions = ["cells", "tables"]
 )
 def cells(session: nox.Session, torch: str) -> None:
     """Try every release that the matrix has with one torch."""
-    pins = Path(session.create_tmp()) / "constraints.txt"
-    pinned = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
-    pins.write_text("".join(pin for pin in pinned if not pin.startswith("torch==")))
-    session.install("-q", "-c", str(pins), f"torch=={torch}", "-e", ".[test]")
-    # A test that fails is a result too, which the table shows.
-    wanted = session.posargs or ["--torch", torch]
-    session.run("python", "tests/cells.py", *wanted, success_codes=[0, 1])
-    shutil.rmtree(session.virtualenv.location)
+    try:
+        pins = Path(session.create_tmp()) / "constraints.txt"
+        pinned = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
+        pins.write_text("".join(pin for pin in pinned if not pin.startswith("torch==")))
+        session.install("-q", "-c", str(pins), f"torch=={torch}", "-e", ".[test]")
+        # A test that fails is a result too, which the table shows.
+        wanted = session.posargs or ["--torch", torch]
+        session.run("python", "tests/cells.py", *wanted, success_codes=[0, FAILED])
+    finally:
+        shutil.rmtree(session.virtualenv.location)
 
 
 @nox.session

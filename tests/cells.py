@@ -4,6 +4,7 @@
     python tests/cells.py 0.6.3 0.7.4      # tries these with the torch and the Python at hand
     python tests/cells.py --torch 2.13.0   # tries what the matrix has with that torch
     python tests/cells.py --take FILE      # takes over what another machine has found
+    python tests/cells.py 0.5.0 --only "WORD" --into FILE  # a part of a cell, for a quick try
 
 A cell is one FlashInfer with one torch on one Python. What it has to do are the tests marked
 ``core``, which run in processes of their own. ``shim/matrix.json`` keeps what came of it, also
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -32,10 +34,13 @@ from packaging.version import Version
 
 sys.path.append(str(releases.ROOT))
 
-from shim.matrix import FILE, Cell, read
+from shim.matrix import FILE, Cell, Unreadable, read
 from shim.patches import RELEASES
 
 TESTS = Path(__file__).resolve().parent
+
+#: The status where a test of the core failed; an uncaught error ends Python with 1.
+FAILED = 3
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,12 @@ def plan() -> Iterator[tuple[str, Torch]]:
                 yield release, torch
 
 
-def attempt(release: str) -> Cell:
+def attempt(release: str, only: str = "") -> Cell:
     """Run the core on one release, with the torch and the Python at hand.
+
+    Args:
+        release: of FlashInfer.
+        only: which of its tests, as pytest's ``-k`` has it; all if empty.
 
     Raises:
         RuntimeError: pytest did not get as far as running tests.
@@ -94,13 +103,14 @@ def attempt(release: str) -> Cell:
         report = Path(scratch, "report.xml")
         # Only those that hold a test of the core: the rest takes as long to read as some to run.
         files = [path for path in TESTS.glob("test_*.py") if "mark.core" in path.read_text()]
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "core", f"--junitxml={report}"]
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        written = [f"--junitxml={report}", f"--basetemp={scratch}/tests"]
         chosen = {
             "FLASHINFER_SHIM_TEST_MATRIX": "core",
             "FLASHINFER_SHIM_TEST_RELEASES": release,
         }
         done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", f"--basetemp={scratch}/tests", *map(str, files)],
+            [*pytest, "-m", "core", "-k", only, *written, *map(str, files)],
             check=False,
             cwd=releases.ROOT,
             env={**os.environ, **chosen},
@@ -132,18 +142,23 @@ def keep(cells: Iterable[Cell], file: Path = FILE) -> None:
     _rewrite(lambda known: [*(cell for cell in known if cell.key not in new), *new.values()], file)
 
 
-def take_back(release: str, torch: str, file: Path = FILE) -> None:
-    """Forget that a pair failed: of one that did the shim stands aside, so it would fail again."""
+@contextmanager
+def as_if_new(release: str, torch: str, file: Path = FILE) -> Iterator[None]:
+    """A while in which the file does not say that a pair failed, and afterwards does again.
+
+    Of a pair that failed the shim stands aside, so it would fail for good.
+    """
     series = Version(torch).release[:2]
-    _rewrite(
-        lambda known: [
-            cell
-            for cell in known
-            if not cell.failed
-            or (cell.flashinfer, Version(cell.torch).release[:2]) != (release, series)
-        ],
-        file,
-    )
+    failed = [
+        cell
+        for cell in read(file)
+        if cell.failed and (cell.flashinfer, Version(cell.torch).release[:2]) == (release, series)
+    ]
+    _rewrite(lambda known: [cell for cell in known if cell not in failed], file)
+    try:
+        yield
+    finally:
+        keep(failed, file)
 
 
 def _rewrite(change: Callable[[tuple[Cell, ...]], Iterable[Cell]], file: Path) -> None:
@@ -151,31 +166,46 @@ def _rewrite(change: Callable[[tuple[Cell, ...]], Iterable[Cell]], file: Path) -
     with releases.alone(releases.cache() / ".matrix.lock"):
         ordered = sorted(change(read(file)), key=lambda cell: tuple(map(Version, cell.key)))
         lines = ",\n".join(json.dumps(asdict(cell)) for cell in ordered)
-        file.write_text(f'{{"schema": 1, "cells": [\n{lines}\n]}}\n')
+        text = f'{{"schema": 1, "cells": [\n{lines}\n]}}\n'
+        if not file.exists() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """See the module. The status is 1 where a test of the core failed."""
+    """See the module. The status is ``FAILED`` where a test of the core failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("release", nargs="*", help="FlashInfer releases to try")
     parser.add_argument("--torch", help="try what the matrix has with this torch")
     parser.add_argument("--take", type=Path, help="a file of cells from another machine")
     parser.add_argument("--into", type=Path, default=FILE, help="where to keep what is found")
+    parser.add_argument("--only", default="", help="tests that pytest's -k picks; wants --into")
     asked = parser.parse_args(arguments)
+    if asked.only and asked.into.resolve() == FILE.resolve():
+        parser.error("--only tries a part of a cell: say with --into where to keep that")
     if asked.take:
-        keep(read(asked.take), asked.into)
+        try:
+            found = read(asked.take)
+        except Unreadable as error:
+            parser.error(str(error))
+        if not found:
+            parser.error(f"{asked.take} holds no cells, or is not there")
+        keep(found, asked.into)
         return 0
     wanted = asked.release or [r for r, torch in plan() if torch.version == asked.torch]
+    if asked.torch and not wanted:
+        known = ", ".join(torch.version for torch in TORCHES)
+        parser.error(f"no cell has torch {asked.torch}: there are {known}")
     if not wanted:
         for release, torch in plan():
             print(f"FlashInfer {release}, torch {torch.version}, Python {torch.python}")
     failed = 0
     for release in wanted:
-        take_back(release, version("torch"))
-        cell = attempt(release)
+        with as_if_new(release, version("torch")):
+            cell = attempt(release, asked.only)
         keep([cell], asked.into)
         failed += bool(cell.failed)
-    return 1 if failed else 0
+    return FAILED if failed else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,11 +116,36 @@ def test_a_cell_that_is_tried_again_replaces_what_was_known(tmp_path: Path) -> N
 def test_a_pair_that_failed_is_tried_again_as_if_it_had_not(tmp_path: Path) -> None:
     file = tmp_path / "matrix.json"
     cells.keep(TRIED, file)
-    cells.take_back("0.6.3", "2.11.0+cu130", file)
-    cells.take_back("0.5.0", "2.13.0", file)
-    assert matrix.read(file) == TRIED
-    cells.take_back("0.6.3", "2.13.1+cpu", file)
-    assert matrix.read(file) == TRIED[:-1]
+    for release, torch, left in (
+        ("0.6.3", "2.11.0+cu130", TRIED),
+        ("0.5.0", "2.13.0", TRIED),
+        ("0.6.3", "2.13.1+cpu", TRIED[:-1]),
+    ):
+        seen: tuple[Cell, ...] = ()
+        with suppress(RuntimeError), cells.as_if_new(release, torch, file):
+            seen = matrix.read(file)
+            raise RuntimeError("pytest ended")
+        assert seen == left
+        assert matrix.read(file) == TRIED
+
+
+def test_a_failed_test_and_an_error_end_otherwise_and_other_cells_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = matrix.FILE.stat().st_mtime_ns
+    into = ["--into", str(tmp_path / "new" / "cells.json")]
+    tried = {"0.6.3": BAD, "0.5.0": OLD}
+    monkeypatch.setattr(cells, "attempt", lambda release, only: tried[release])
+    assert cells.main(["0.6.3", "0.5.0", *into]) == cells.FAILED not in (0, 1, 2)
+    assert matrix.read(Path(into[1])) == (OLD, BAD)
+    assert cells.main(["0.5.0", *into]) == 0
+    assert matrix.FILE.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("wrong", [["--take", "gone.json"], ["--torch", "9.9"], ["--only", "x"]])
+def test_what_cannot_be_meant_is_an_error(wrong: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cells.main(wrong)
 
 
 # --- what the shim makes of it ------------------------------------------------------------------

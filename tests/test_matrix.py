@@ -97,6 +97,7 @@ def test_no_other_place_says_otherwise() -> None:
     oldest = min(Version(cell.torch) for cell in matrix.tried())
     readme = (releases.ROOT / "README.md").read_text()
     assert f"with torch {oldest.major}.{oldest.minor} or newer" in readme
+    assert f"({RELEASES[0]} to {RELEASES[-1]}, " in readme
 
 
 def test_a_failed_test_shows_in_its_cell_and_by_name() -> None:

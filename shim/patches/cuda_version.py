@@ -3,7 +3,7 @@
 What breaks: the original runs ``which nvcc`` and ``nvcc --version``; a compiler that meets it, by
 way of ``is_cuda_version_at_least`` in any JIT-backed function, stops with "cannot trace
 _thread.allocate_lock" (flashinfer #2733). Its functools.cache does not help, since Dynamo traces
-through caches. Every release from 0.5.0 to 0.7.4.
+through caches. Every release so far.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``fp4_quantize`` as the op ``flashinfer_shim::fp4_quantize``.
 
 What breaks: the function asks nvcc for its version, takes locks, stats files and loads a kernel
-library, all from Python, on every traced call (flashinfer #2733). Every release from 0.5.0 to
-0.7.4; upstream's own ``torch.ops.flashinfer.fp4_quantize`` (0.6.12 on) stays as it is and is not
-used, since until 0.7.0 it passes ``enable_pdl`` by position into another parameter.
+library, all from Python, on every traced call (flashinfer #2733). Every release so far;
+upstream's own ``torch.ops.flashinfer.fp4_quantize`` (0.6.12 on) stays as it is and is not used,
+since until 0.7.0 it passes ``enable_pdl`` by position into another parameter.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 What breaks: nothing says that a module is built, or for how long requests have waited for it, nor
 that one is about to be built or loaded inside a CUDA graph capture (flashinfer #3172). Every
-release from 0.5.0 to 0.7.4. Locks, flags, paths and files are upstream's: its own function runs
-within ours.
+release so far. Locks, flags, paths and files are upstream's: its own function runs within ours.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ _NOTHING_KNOWN: Mapping[str, tuple[str, str]] = {}
 _BUILD_META = re.compile(r"^__version__\s*(?::\s*str\s*)?=\s*[\"']([^\"']+)[\"']", re.MULTILINE)
 
 
-_HEADER = re.compile(r"^(Name|Version)[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+#: Blanks around the value are left to strip(), which takes a long line of them in one go.
+_HEADER = re.compile(r"^(Name|Version)[ \t]*:(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _headers(distribution: Distribution) -> Mapping[str, str]:
     except Exception:
         return {}
     headers, _, _ = text.replace("\r\n", "\n").partition("\n\n")
-    return dict(_HEADER.findall(headers))
+    return {name: value.strip() for name, value in _HEADER.findall(headers)}
 
 
 def _module_version(package: Path) -> str | None:
@@ -304,7 +305,7 @@ class _Text:
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(contents).readline)
             text = io.TextIOWrapper(io.BytesIO(contents), encoding).read()
-        except (SyntaxError, UnicodeDecodeError):
+        except (SyntaxError, UnicodeError, LookupError):  # rot13 is a codec, and not of text
             return None
         return cls(path, text)
 

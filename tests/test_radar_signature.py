@@ -100,6 +100,8 @@ GARBAGE = [
     b"",
     b"\xff\xfe\x00",
     b"# coding: nonsense\ndef fp4_quantize(x): ...\n",
+    b"# coding: rot13\ndef fp4_quantize(x): ...\n",
+    b"# coding: idna\ndef fp4_quantize(x): ...\n",
     b"def fp4_quantize(\n",
     b"def fp4_quantize(x, x): ...\n",
     b"def fp4_quantize(a=\0): ...\n",

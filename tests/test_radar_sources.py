@@ -125,6 +125,11 @@ def large(archive: tarfile.TarFile) -> None:
     wheels.add(archive, "csrc/x.cu", bytes(1 << 17))
 
 
+def sparse(archive: tarfile.TarFile) -> None:
+    holes = {"GNU.sparse.map": f"{(1 << 17) - 1},1", "GNU.sparse.size": str(1 << 17)}
+    wheels.add(archive, "flashinfer/x.py", b"x", pax_headers=holes)
+
+
 def many(archive: tarfile.TarFile) -> None:
     for number in range(9):
         wheels.add(archive, f"csrc/{number}.cu")
@@ -138,6 +143,7 @@ HOSTILE: dict[Callable[[tarfile.TarFile], None], str] = {
     absolute: "leads out of the tree",
     twice: "it holds 'flashinfer/x.py' twice",
     large: "it unpacks to more than 0 MB",
+    sparse: "'flashinfer/x.py' in it is a sparse file",
     many: "it holds more than 8 files",
     lambda archive: wheels.add(archive, "README", b"nothing"): "there is no FlashInfer in",
 }
@@ -193,6 +199,11 @@ def test_a_hostile_wheel_is_refused_with_the_reason(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(link, "/etc/passwd")
     refused(path, "'flashinfer/x.py' in it is a link", capsys)
+
+    # A block of bzip2 comes out whole, whatever the directory says of its size.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("flashinfer/x.py", "x")
+    refused(path, "'flashinfer/x.py' in it is neither stored nor deflated", capsys)
 
     # A directory that tells less than what is in the file: the bytes end where it says.
     wheels.write_wheel(path, {"flashinfer/__init__.py": bytes(1 << 12)})

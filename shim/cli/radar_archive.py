@@ -10,6 +10,7 @@ import functools
 import gzip
 import io
 import re
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -31,6 +32,9 @@ _WANTED = re.compile(
 #: Where a link would stand for something that is read.
 _INSIDE = re.compile(r"(?:[^/]+/)?flashinfer/(?!data(?:/|$)).*", re.DOTALL)
 _GZIP = b"\x1f\x8b"
+#: What zipfile unpacks no further than it is read; a block of another method comes out whole.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_PIECE = 1 << 20
 
 
 class Refused(Exception):
@@ -50,15 +54,11 @@ def unpack(archive: Path, to: Path) -> None:
     try:
         with archive.open("rb") as stream:
             members = _zip(stream) if zipfile.is_zipfile(stream) else _tar(stream)
-            for number, (written, read) in enumerate(members, 1):
+            for number, (written, opens) in enumerate(members, 1):
                 _check(written, number)
                 name = str(PurePosixPath(written))  # without the ./ that some begin with
-                if read is not None and _WANTED.fullmatch(name):
-                    path = to / name
-                    if path.exists():
-                        raise Refused(f"it holds {name!r} twice")
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(read())
+                if opens is not None and _WANTED.fullmatch(name):
+                    _write(opens, to / name, name)
     except Refused:
         raise
     except Exception as error:  # the readers raise whatever they stumble over
@@ -68,7 +68,16 @@ def unpack(archive: Path, to: Path) -> None:
         ) from error
 
 
-_Member = tuple[str, Callable[[], bytes] | None]
+#: The name, and what opens it for reading, None for what is no file.
+_Member = tuple[str, Callable[[], IO[bytes]] | None]
+
+
+def _write(opens: Callable[[], IO[bytes]], path: Path, name: str) -> None:
+    if path.exists():
+        raise Refused(f"it holds {name!r} twice")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with opens() as source, path.open("wb") as file:
+        shutil.copyfileobj(source, file, _PIECE)
 
 
 def _check(name: str, members: int) -> None:
@@ -85,7 +94,6 @@ def _check_plain(name: str, *, is_link: bool) -> None:
 
 
 def _zip(stream: IO[bytes]) -> Iterator[_Member]:
-    """The files by name, with what reads them; None for directories."""
     stream.seek(0)
     with zipfile.ZipFile(stream) as archive:
         left = MOST_BYTES
@@ -93,10 +101,12 @@ def _zip(stream: IO[bytes]) -> Iterator[_Member]:
             is_link = stat.S_ISLNK(member.external_attr >> 16)
             _check_plain(member.filename, is_link=is_link)
             if _WANTED.fullmatch(str(PurePosixPath(member.filename))):
+                if member.compress_type not in _METHODS:
+                    raise Refused(f"{member.filename!r} in it is neither stored nor deflated")
                 left -= member.file_size  # which zipfile holds it to
             _check_size(left)
-            read = None if member.is_dir() else functools.partial(archive.read, member)
-            yield member.filename, read
+            opens = None if member.is_dir() else functools.partial(archive.open, member)
+            yield member.filename, opens
 
 
 def _tar(stream: IO[bytes]) -> Iterator[_Member]:
@@ -108,13 +118,10 @@ def _tar(stream: IO[bytes]) -> Iterator[_Member]:
     with tarfile.open(fileobj=cast(IO[bytes], _Limited(plain)), mode="r|") as archive:
         for member in archive:
             _check_plain(member.name, is_link=not (member.isreg() or member.isdir()))
-            read = functools.partial(_read, archive, member) if member.isreg() else None
-            yield member.name, read
-
-
-def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    return file.read() if file else b""
+            if member.issparse():  # its holes are not in the stream that is counted
+                raise Refused(f"{member.name!r} in it is a sparse file")
+            opens = functools.partial(archive.extractfile, member) if member.isreg() else None
+            yield member.name, cast(Callable[[], IO[bytes]] | None, opens)
 
 
 def _check_size(left: int) -> None:

@@ -459,9 +459,16 @@ def test_the_room_in_the_cache(
     assert all(found in warn.text for warn in told.values())
 
 
-def test_a_base_of_nothing_is_the_working_directory(tmp_path: Path) -> None:
+def test_a_base_of_nothing_is_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     warn = cached(tmp_path, FLASHINFER_WORKSPACE_BASE="")["cache_relative"]
     assert "'.cache/flashinfer', relative to each process's working directory" in warn.text
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    warn = cached(tmp_path, FLASHINFER_WORKSPACE_BASE="")["cache_unusable"]
+    assert "is relative, and the working directory is gone" in warn.text
 
 
 def test_a_user_without_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,17 +509,33 @@ def test_a_lock_that_a_killed_build_left_behind_holds_nobody_up(tmp_path: Path) 
     assert stale(tmp_path) == []
 
 
-def test_a_lock_that_is_held_for_hours_is_told_with_its_holder(tmp_path: Path) -> None:
+def test_a_lock_that_is_held_for_hours_is_told_with_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = lock_file(tmp_path, hours=9)
     with lock.open("r+") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         (here,) = cache.look({"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}, "0.6.3").locks
         if here.holder is None:
             pytest.skip("/proc/locks does not show this lock")
+        # Taking it leaves the file as it is: that a build goes on shows by the process.
+        assert stale(tmp_path) == []
+        monkeypatch.setattr(cache, "_running_s", lambda process: (9 * 3600.0,))
         (text,) = stale(tmp_path)
-        assert f"{lock} is held by process {os.getpid()} for 9 h" in text
-        os.utime(lock)
-        assert stale(tmp_path) == []  # a build that is going on
+        assert f"{lock} is held by process {os.getpid()}, and for 9 h no sign of a build" in text
+        file(lock.parent.parent / "norm" / "norm.o")
+        assert stale(tmp_path) == []
+
+
+def test_who_waits_for_a_lock_does_not_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = lock_file(tmp_path).stat()
+    place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino} 0 EOF\n"
+    lines = (f"7: FLOCK  ADVISORY  WRITE 4711 {place}", f"7: -> FLOCK  ADVISORY  WRITE 1 {place}")
+    monkeypatch.setattr(cache, "LOCKS", file(tmp_path / "locks", "".join(lines)))
+    (lock,) = cache.look({"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}, "0.6.3").locks
+    assert lock.holder == 4711
 
 
 def test_a_lock_that_is_the_file_itself_outlives_its_process(tmp_path: Path) -> None:
@@ -523,7 +546,9 @@ def test_a_lock_that_is_the_file_itself_outlives_its_process(tmp_path: Path) -> 
     assert stale(tmp_path) == []
     lock_file(tmp_path, f"{pid}\nanother-host\n", hours=9)
     (text,) = stale(tmp_path)
-    assert "a process of another machine or container for 9 h" in text
+    assert "a process of another machine or container, and was made 9 h ago" in text
+    lock_file(tmp_path, "\u00b2")  # a digit, and no number
+    assert stale(tmp_path) == []
 
 
 # --- the command ----------------------------------------------------------------------------------

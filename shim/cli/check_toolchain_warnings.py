@@ -378,19 +378,17 @@ def _locks(chain: Toolchain) -> Iterator[Warn]:
     for lock in chain.cache.locks:
         if not lock.stale:
             continue
-        hours = f"for {lock.age_s / 3600:.0f} h" if lock.age_s > cache.LONG_S else ""
+        hours = f"{lock.age_s / 3600:.0f} h"
         if lock.holder and lock.alive:
-            who, then = f"process {lock.holder}", f"look at process {lock.holder}, and end it"
+            who = f"process {lock.holder}, and for {hours} no sign of a build was seen"
+            then = f"look at process {lock.holder}, and end it if it does not build"
         elif lock.holder:
             who, then = f"process {lock.holder}, which has ended", f"remove {lock.path}"
         else:
-            who, then = (
-                "a process of another machine or container",
-                f"remove {lock.path} if it died",
-            )
+            who = f"a process of another machine or container, and was made {hours} ago"
+            then = f"remove {lock.path} if that process died"
         yield Warn(
             "stale_lock",
-            " ".join(filter(None, (f"{lock.path} is held by {who}", hours)))
-            + ": all that want this module wait for it",
+            f"{lock.path} is held by {who}: all that want this module wait for it",
             then,
         )

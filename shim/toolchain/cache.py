@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,10 @@ LOCKS = Path("/proc/locks")
 _SHARED = re.compile(r"nfs|lustre|gpfs|cifs|smb|ceph|beegfs|9p|afs|glusterfs|fuse\.(?!overlay)")
 
 
-_FLOCK = re.compile(r" FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
+#: Of a line for a lock that is held. One for a process that waits has ``->`` in front of FLOCK.
+_FLOCK = re.compile(r"^\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
+#: A process's number where it is the first word of a lock file.
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,9 @@ class Lock:
         path: the file.
         holder: process that holds it, 0 if that cannot be seen from here, None if nobody does.
         alive: whether the holder is a process of this machine that we can see.
-        age_s: seconds since it was last taken.
+        age_s: seconds since the last sign of a build. The file is written when it is made; where
+            a process holds it, the start of that process and of what it started count as well, and
+            what was written of the module.
     """
 
     path: str
@@ -89,7 +95,11 @@ def look(environ: Mapping[str, str], release: str) -> Cache:
     except RuntimeError as error:
         return Cache("", chosen_by, f"there is no home directory: {error}")
     directory = Path(stated if stated is not None else home) / ".cache" / "flashinfer"
-    above = (directory, *directory.absolute().parents)
+    try:
+        above = (directory, *directory.absolute().parents)
+    except OSError as error:
+        why = f"{directory} is relative, and the working directory is gone: {error.strerror}"
+        return Cache(str(directory), chosen_by, why)
     nearest = next(each for each in above if os.path.lexists(each))
     mount = _mount(nearest)
     free, full = _free(nearest)
@@ -184,10 +194,35 @@ def _locks(directory: Path) -> Iterator[Lock]:
         except OSError:
             continue
         holder = held.get((os.major(state.st_dev), os.minor(state.st_dev), state.st_ino))
-        if holder is None and words and words[0].isdigit():
+        if holder is None and words and _NUMBER.fullmatch(words[0]):
             holder = int(words[0]) if words[1:2] in ([], [os.uname().nodename]) else 0
         alive = bool(holder and os.path.exists(f"/proc/{holder}"))
-        yield Lock(str(file), holder, alive, max(0.0, time.time() - state.st_mtime))
+        ages = [time.time() - state.st_mtime]
+        if holder and alive:
+            ages += (*_running_s(holder), *_written_s(file))
+        yield Lock(str(file), holder, alive, max(0.0, min(ages)))
+
+
+def _written_s(lock: Path) -> Iterator[float]:
+    """How long ago files of the module were written; of any one, where one lock is for several."""
+    built = lock.parent.parent
+    one = built / lock.stem
+    for file in one.glob("*") if one.is_dir() else built.glob("*/*"):
+        with suppress(OSError):
+            yield time.time() - file.stat().st_mtime
+
+
+def _running_s(process: int) -> Iterator[float]:
+    """How long a process and those that it started have been running."""
+    every = [str(process)]
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            every += file.read_text(encoding="ascii").split()
+    now, ticks = time.clock_gettime(time.CLOCK_BOOTTIME), os.sysconf("SC_CLK_TCK")
+    for each in every:
+        with suppress(OSError), open(f"/proc/{each}/stat", encoding="latin-1") as stat:
+            # Behind the name, which may hold anything: the state is the third field.
+            yield now - int(stat.read().rpartition(") ")[2].split()[22 - 3]) / ticks
 
 
 def _held() -> dict[tuple[int, int, int], int]:

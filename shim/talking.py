@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
+from .limited import end_session
 from .location import package_directory
 
 Emit = Callable[..., None]
-
-#: Seconds between two looks at what is still running.
-_A_MOMENT = 0.02
 
 
 @contextmanager
@@ -47,7 +43,7 @@ def started(
     try:
         yield child
     finally:
-        _end_session(child.pid)
+        end_session(child.pid)
         child.wait()
         if child.stdin is not None:
             child.stdin.close()
@@ -104,33 +100,7 @@ def end_with_parent() -> None:
                 pass
         leader = os.getpid()
         if os.fork() == 0:  # for somebody has to be left when this process has ended
-            _end_session(leader)
+            end_session(leader)
             os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _end_session(leader: int) -> None:
-    """Kill a child with all that it started; the child first, so that it starts no more.
-
-    The group of processes is not enough: ninja gives each compiler one of its own, and one that
-    goes on would write into the next build's files.
-    """
-    with suppress(ProcessLookupError):
-        os.kill(leader, signal.SIGKILL)
-    while members := [pid for pid in _session(leader) if pid != os.getpid()]:
-        for pid in members:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(_A_MOMENT)
-
-
-def _session(leader: int) -> Iterator[int]:
-    """The processes of a session that still run."""
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            with suppress(OSError), open(f"/proc/{entry}/stat", encoding="latin-1") as file:
-                # Behind the name, which may hold anything: state, parent, group, session.
-                state, _, _, session = file.read().rpartition(") ")[2].split()[:4]
-                if int(session) == leader and state not in "ZX":
-                    yield int(entry)

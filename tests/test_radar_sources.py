@@ -250,6 +250,8 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
         lines = f"import pathlib, shutil, sys, time\narguments = sys.argv[1:]\n{program}\n"
         (package / "__main__.py").write_text(lines)
         monkeypatch.setenv("PYTHONPATH", str(package.parent))
+        (tmp_path / "pip.py").write_text("raise SystemExit('of the working directory')\n")
+        monkeypatch.chdir(tmp_path)
 
     return write
 

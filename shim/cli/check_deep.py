@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..limited import run
 from ..records import named
 from .check_warnings import Warn
 
@@ -153,25 +153,13 @@ def gpu_warnings(children: Sequence[ChildReport]) -> tuple[Warn, ...]:
 
 
 def _start(kind: str, command: Sequence[str], report: Path) -> ChildReport:
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # our own stdout may be read as JSON
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,  # so that what it spawned ends with it
-    ) as child:
-        try:
-            _, stderr = child.communicate(timeout=TIMEOUT_S)
-        except BaseException as error:  # the user's Ctrl-C too must leave no child behind
-            os.killpg(child.pid, signal.SIGKILL)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            return ChildReport(kind, f"still importing FlashInfer after {TIMEOUT_S} s, ended")
-    if child.returncode or not report.is_file():
-        said = _last_line(stderr) or "it said nothing"
-        return ChildReport(kind, f"exit status {child.returncode}: {said}")
+    try:
+        status, said = run(command, TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return ChildReport(kind, f"still importing FlashInfer after {TIMEOUT_S} s, ended")
+    if status or not report.is_file():
+        reason = _last_line(said) or "it said nothing"
+        return ChildReport(kind, f"exit status {status}: {reason}")
     found = json.loads(report.read_text(encoding="utf-8"))
     return ChildReport(kind, **{**found, "capabilities": tuple(found["capabilities"])})
 

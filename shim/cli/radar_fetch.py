@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
+from ..limited import run
 from ..upstream import DISTRIBUTIONS
+
+#: As -m does it, but not with a pip.py that lies in the working directory. (PYTHONSAFEPATH, which
+#: leaves that out and its own entry with it, is of Python 3.11.)
+_PIP = (
+    "import sys; '' in sys.path[:1] and sys.path.pop(0); import runpy; "
+    "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+)
 
 
 class NotFetched(Exception):
@@ -28,31 +34,16 @@ def fetch(version: str | None, to: Path, time_limit: float) -> Path:
         NotFetched: pip is missing, fails or takes too long.
     """
     wanted = f"{DISTRIBUTIONS[0]}=={version}" if version else DISTRIBUTIONS[0]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
+    command = [sys.executable, "-c", _PIP, "download", "--quiet", "--no-input", "--no-deps"]
     # A source archive would be built, that is run.
     command += ["--disable-pip-version-check", "--only-binary=:all:", f"--dest={to}", wanted]
-    # Not a pip.py that lies in the working directory.
-    environ = {**os.environ, "FLASHINFER_SHIM": "off", "PYTHONSAFEPATH": "1"}
-    with subprocess.Popen(
-        command,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    ) as child:
-        try:
-            _, said = child.communicate(timeout=time_limit)
-        except BaseException as error:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            raise _not_fetched(wanted, f"it was not done after {time_limit:g} s") from None
+    environ = {**os.environ, "FLASHINFER_SHIM": "off"}
+    try:
+        status, said = run(command, time_limit, env=environ)
+    except subprocess.TimeoutExpired:
+        raise _not_fetched(wanted, f"it was not done after {time_limit:g} s") from None
     wheels = sorted(to.glob("*.whl"))
-    if child.returncode or len(wheels) != 1:
+    if status or len(wheels) != 1:
         raise _not_fetched(wanted, _reason(said))
     return wheels[0]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from packaging.version import Version
+
+from .. import limited
 
 #: Far more than nvcc takes to tell its version, on a cold network disk too.
 TIMEOUT_S = 10.0
@@ -37,7 +38,7 @@ class Answer:
 def version(command: Sequence[str]) -> Answer:
     """Start ``command --version``. Never raises for what the command does."""
     try:
-        status, said = _run([*command, "--version"])
+        status, said = limited.run([*command, "--version"], TIMEOUT_S, stdout=True)
     except subprocess.TimeoutExpired:
         return Answer(None, f"has said nothing after {TIMEOUT_S:g} s, and was ended", "hangs")
     except OSError as error:
@@ -53,41 +54,34 @@ def version(command: Sequence[str]) -> Answer:
 
 
 def refused(command: Sequence[str], flags: Iterable[str]) -> dict[str, str]:
-    """Those of ``flags`` that nvcc does not take, each with what it says. Nothing is compiled."""
+    """Those of ``flags`` that nvcc does not take, each with what it says. Nothing is compiled.
+
+    None of them where nvcc is :func:`unable` to do without them, too: it is not the flag then.
+    """
     found: dict[str, str] = {}
     for flag in flags:
-        words = [*command, "--dryrun", flag, "-c", "none.cu", "-o", os.devnull]
-        try:
-            status, said = _run(words)
-        except (OSError, subprocess.TimeoutExpired):
+        said = _dry_run(command, flag)
+        if said is None:
             return found
-        if status:
-            found[flag] = next(iter(said.splitlines()), "")
-    return found
+        if said:
+            found[flag] = said
+    return {} if found and unable(command) else found
 
 
-def _run(command: Sequence[str]) -> tuple[int, str]:
-    """Exit status and output of a command.
+def unable(command: Sequence[str]) -> str:
+    """What nvcc says where it would compile nothing, whatever the flags; empty where it would."""
+    return _dry_run(command) or ""
 
-    Raises:
-        OSError: it cannot be started.
-        subprocess.TimeoutExpired: it took longer than ``TIMEOUT_S``.
-    """
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,  # so that what it started ends with it
-    ) as process:
-        try:
-            said, _ = process.communicate(timeout=TIMEOUT_S)
-        except BaseException:  # the user's Ctrl-C too must leave nothing behind
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return process.returncode, said
+
+def _dry_run(command: Sequence[str], *flags: str) -> str | None:
+    """What nvcc says where it refuses, empty where it does not, None where it does not end."""
+    words = [*command, "--dryrun", *flags, "-c", "none.cu", "-o", os.devnull]
+    try:
+        status, said = limited.run(words, TIMEOUT_S, stdout=True)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = (line.strip() for line in said.splitlines())
+    return next(filter(None, lines), f"exit status {status}") if status else ""
 
 
 def _quoted(said: str) -> str:

@@ -139,7 +139,12 @@ def test_a_directory_that_is_spelled_so_that_a_build_fails(
 def test_another_nvcc_without_a_release_is_a_warning_where_it_was_asked(tmp_path: Path) -> None:
     environ = toolkit(tmp_path / "cuda", "12.8") | {"FLASHINFER_NVCC": str(tmp_path / "gone")}
     assert warned(environ, torch_cuda="12.8") == {}
-    assert "of CUDA unknown" in warned(environ, torch_cuda="12.8", ask=True)["nvcc_override"].text
+    text = warned(environ, torch_cuda="12.8", ask=True)["nvcc_override"].text
+    assert "whose --version cannot be started: No such file or directory: no module" in text
+    nvcc(tmp_path / "other", "echo 'nothing of use'")
+    environ["FLASHINFER_NVCC"] = str(tmp_path / "other/bin/nvcc")
+    text = warned(environ, torch_cuda="12.8", ask=True)["nvcc_override"].text
+    assert "states no release: 'nothing of use'" in text
 
 
 def test_another_nvcc_that_builds_than_the_one_that_is_asked(tmp_path: Path) -> None:
@@ -224,6 +229,14 @@ def test_the_flag_that_nvcc_refuses_is_asked_of_nvcc_itself(tmp_path: Path) -> N
     beyond = warned(environ, release="0.7.4", ask=True)["arch_beyond_nvcc"]
     assert "cannot target sm_120f (since CUDA 12.9)" in beyond.text
     assert "(nvcc fatal   : no compute_120f)" in beyond.text
+    # One that refuses everything says nothing of the flag.
+    nvcc(tmp_path / "cuda", REFUSING.format(release="13.0", flag="none.cu"))
+    assert chain(environ, release="0.7.4", ask=True).refused == {}
+    found = warned(environ, release="0.7.4", ask=True)
+    assert "takes no call at all" in found["nvcc_unusable"].text
+    assert "'nvcc fatal   : no none.cu': no module" in found["nvcc_unusable"].text
+    assert "arch_beyond_nvcc" not in found
+    assert asking.refused([f"{tmp_path}/cuda/bin/nvcc"], ["-gencode=x"]) == {}
 
 
 def test_an_nvcc_newer_than_torch_is_left_unused(tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ class Toolchain:
         fault: why that nvcc cannot be started, None if nothing stands against it.
         asked: what it says, None where it was not asked.
         builder: the command of ``FLASHINFER_NVCC``, None where it is not set.
+        builder_asked: what that says, None where it was not asked.
         builder_release: CUDA release of the compiler that builds, None if unknown.
+        unable: what the compiler that builds says where it takes no call at all, else empty.
         refused: flags that it was asked about and does not take, each with its words.
         torch_cuda: the CUDA that torch was built with, None for none.
         without_us: what FlashInfer's own ``get_cuda_version`` answers.
@@ -64,7 +66,9 @@ class Toolchain:
     fault: Fault | None
     asked: Answer | None
     builder: str | None
+    builder_asked: Answer | None
     builder_release: Version | None
+    unable: str
     refused: Mapping[str, str]
     torch_cuda: Version | None
     without_us: Told
@@ -118,18 +122,23 @@ def look(
         wanted = targets.listed(arch_list, release, with_us.version)
     builder = environ.get(BUILDER)
     command = [toolkit.compiler] if toolkit else [""]
-    builder_release = stated
+    building, builder_release, builder_asked = asked, stated, None
     if builder is not None:
         command = _command(builder, toolkit)
-        builder_release = _builder_release(command, environ, ask=ask)
-    works = asked is not None and not asked.problem
+        building = builder_asked = asking.version(command) if ask else None
+        builder_release = building.release if building else _stated_by(command, environ)
+    works = building is not None and not building.problem
+    unable = asking.unable(command) if works else ""
+    asks = works and not unable
     return Toolchain(
         toolkit=toolkit,
         fault=fault,
         asked=asked,
         builder=builder,
+        builder_asked=builder_asked,
         builder_release=builder_release,
-        refused=asking.refused(command, _flags(differences, wanted)) if works else {},
+        unable=unable,
+        refused=asking.refused(command, _flags(differences, wanted)) if asks else {},
         torch_cuda=torch_cuda,
         without_us=without_us,
         with_us=with_us,
@@ -177,12 +186,8 @@ def _command(builder: str, toolkit: Toolkit | None) -> list[str]:
         return [text]
 
 
-def _builder_release(
-    command: list[str], environ: Mapping[str, str], *, ask: bool
-) -> Version | None:
-    """CUDA release of the compiler in ``FLASHINFER_NVCC``, its last word (``ccache nvcc``)."""
-    if ask:
-        return asking.version(command).release
+def _stated_by(command: list[str], environ: Mapping[str, str]) -> Version | None:
+    """What files state of the compiler in ``FLASHINFER_NVCC``, its last word (``ccache nvcc``)."""
     program = shutil.which(command[-1], path=environ.get("PATH", os.defpath)) or ""
     home, _, _ = program.rpartition("/bin/")
     return finding.stated_release(home) if home else None

@@ -52,6 +52,8 @@ def _nvcc(chain: Toolchain) -> Iterator[Warn]:
     if problem:
         yield Warn("nvcc_unusable", f"{problem}: {_consequence(chain)}", _next(toolkit))
         return
+    if chain.builder is None:
+        yield from _unable(chain, toolkit.compiler)
     missing = finding.incomplete(toolkit)
     if missing and torch_cuda:
         yield Warn(
@@ -120,17 +122,37 @@ def _next(toolkit: Toolkit) -> str:
 
 def _builder(chain: Toolchain) -> Iterator[Warn]:
     """FlashInfer builds with one nvcc and asks another one for the version."""
-    if chain.builder is None or chain.builder_release == chain.release or not chain.release:
+    if chain.builder is None:
         return
-    if chain.builder_release is None and not chain.asked:
-        return  # no file states it, which --toolchain does not need
+    if chain.builder_asked and chain.builder_asked.problem:
+        yield Warn(
+            "nvcc_override",
+            f"FlashInfer builds with {BUILDER}={chain.builder!r}, whose --version "
+            f"{chain.builder_asked.problem}: no module can be built, unless it does better there",
+            f"unset {BUILDER}, or set it to a command that works",
+        )
+        return
+    yield from _unable(chain, f"{BUILDER}={chain.builder!r}")
+    if chain.builder_release in (None, chain.release) or not chain.release:
+        return  # None: no file states it, which --toolchain does not need
     yield Warn(
         "nvcc_override",
         f"FlashInfer builds with {BUILDER}={chain.builder!r} of CUDA "
-        f"{chain.builder_release or 'unknown'}, and asks the nvcc of CUDA {chain.release} in "
+        f"{chain.builder_release}, and asks the nvcc of CUDA {chain.release} in "
         f"{chain.toolkit.home if chain.toolkit else ''} for the version",
         f"unset {BUILDER}, or set CUDA_HOME to the toolkit of that nvcc",
     )
+
+
+def _unable(chain: Toolchain, command: str) -> Iterator[Warn]:
+    """A compiler that tells its version and does nothing else; the flags are not what it lacks."""
+    if chain.unable:
+        yield Warn(
+            "nvcc_unusable",
+            f"{command} takes no call at all, even without a flag of FlashInfer's, and says "
+            f"{chain.unable!r}: no module can be built",
+            "see what its --dryrun -c none.cu says: it may lack a host compiler",
+        )
 
 
 def _told(chain: Toolchain) -> Iterator[Warn]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from shim.cli.radar_drift import STATUSES, compare
+from shim.cli.radar_report import Opinion, Report, as_json
+from shim.cli.radar_running import gravest
 from shim.cli.radar_signature import signature_changes
+from shim.cli.radar_source import Source
 from shim.definitions import Ambiguous, Definitions
 from shim.patches import NAMES, RELEASES
 from shim.upstream import Sources, installed
@@ -160,6 +166,19 @@ def test_no_text_is_too_odd_to_be_looked_into(
 
 def test_every_patch_of_an_empty_package_is_gone_or_was_never_there(tmp_path: Path) -> None:
     package = write_garbage(tmp_path, b"")
-    drifts = compare(installed(package, []), RELEASES[-1], NAMES)
+    here = dataclasses.replace(installed(package, []), version=Version("99.0"))
+    drifts = compare(here, RELEASES[-1], NAMES)
     assert [drift.patch.name for drift in drifts] == list(NAMES)
     assert {drift.status for drift in drifts} == {"gone", "absent"}
+    actions = json.loads(as_json(Report(Source(here, "x"), RELEASES[-1], drifts, None)))["actions"]
+    ended = "jit_load (gone): end its rows with the release before, in shim/patches/jit_contract.py"
+    assert ended in actions
+
+
+def test_examples_that_were_not_run_are_counted_beside_those_that_agree() -> None:
+    agrees, not_run = Opinion("agrees"), Opinion("not run", "no cuDNN")
+    counted = Opinion("agrees", "1 of 3 examples were not run (no cuDNN)")
+    assert gravest([not_run, agrees, agrees]) == counted
+    assert gravest([not_run, not_run]) == not_run
+    assert gravest([agrees, Opinion("differs", "x"), not_run]) == Opinion("differs", "x")
+    assert gravest([]).verdict == "not run"

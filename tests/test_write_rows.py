@@ -11,9 +11,10 @@ import releases
 import write_rows
 from packaging.version import Version
 
-from shim.patches import RELEASES, Patch, op_contracts
+from shim.patches import PATCHES, RELEASES, Patch, op_contracts
 from shim.patches import releases as listed
 from shim.patches.files import FILES
+from shim.patches.ops import OPS
 from shim.upstream import Sources
 
 #: A declared op of a module that the small release has.
@@ -96,6 +97,7 @@ def test_a_function_whose_row_is_written_by_hand_is_compared_with_it_first(
 
 @pytest.mark.parametrize("patch", write_rows.BY_HAND, ids=lambda patch: patch.name)
 def test_rows_that_are_written_by_hand_say_what_the_releases_have(patch: Patch) -> None:
+    assert (releases.ROOT / "shim" / "patches" / f"{patch.rows}.py").is_file()
     for release in releases.RELEASES:
         sources = Sources(releases.path(release) / "flashinfer")
         write_rows.check_row(patch, release, sources)
@@ -117,3 +119,4 @@ def test_the_tests_take_the_newest_release_from_the_list() -> None:
 def test_the_newest_release_has_a_row_that_is_written_by_hand() -> None:
     for patch in write_rows.BY_HAND:
         assert patch.contract.row_for(Version(RELEASES[-1])) is patch.contract.rows[-1]
+    assert {patch.name for patch in PATCHES if not patch.rows} == OPS.keys()

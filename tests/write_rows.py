@@ -35,7 +35,7 @@ Rows = dict[str, list[Row]]
 #: By module, the runs of releases in which its file stays as it is: first, last, digest.
 Files = dict[str, list[list[str]]]
 
-BY_HAND = tuple(patch for patch in PATCHES if patch.name not in OPS)
+BY_HAND = tuple(patch for patch in PATCHES if patch.rows)
 
 
 def main(added: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ def check_row(patch: Patch, release: str, sources: Sources) -> None:
         raise SystemExit(
             f"{contract.function} of {release} is {found} in {row.module}, and the row of "
             f"{row.since} says ({row.signature}) body {row.digest}: end that row in "
-            f"shim/patches/{patch.name}_contract.py and add one"
+            f"shim/patches/{patch.rows}.py and add one"
         )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from ..contract import Judgement
 from ..ledger import Verdict
 from ..patches import FAMILIES, RELEASES
-from ..patches.ops import OPS
 from ..records import named
 from .radar_drift import STATUSES, STILL, Drift, Step
 from .radar_source import Source
@@ -29,7 +28,9 @@ _ACTIONS = {
     "declarations in shim/patches/ops fit the new parameters",
     "body moved": "compare what they return: flashinfer-shim radar --run",
 }
-_BY_HAND = "write a row with the new module, signature and digest in shim/patches/{}_contract.py"
+_NEW_ROW = "write a row with the new module, signature and digest"
+#: The same for functions whose rows are written by hand.
+_BY_HAND = dict.fromkeys(("gone", "fixed upstream"), "end its rows with the release before")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Opinion:
 
     Attributes:
         verdict: ``agrees``, ``differs`` or ``not run``.
-        reason: the first difference, or why it was not run; empty where it agrees.
+        reason: the first difference, or why it was not run; where it agrees, how many of its
+            examples were not, empty if all were.
     """
 
     verdict: str
@@ -282,11 +284,13 @@ def _actions(report: Report) -> Iterator[str]:
         yield "give a source that states its release"
         return
     for status in STATUSES:
-        group = [d.patch.name for d in report.drifts if d.status == status]
-        declared = [name for name in group if name in OPS]
+        group = [drift for drift in report.drifts if drift.status == status]
+        declared = [d.patch.name for d in group if not d.patch.rows]
         if declared and status in _ACTIONS:
             yield f"{named(declared)} ({status}): {_ACTIONS[status]}"
     for drift in report.moved:
-        if drift.patch.name not in OPS:
-            yield f"{drift.patch.name} ({drift.status}): {_BY_HAND.format(drift.patch.name)}"
+        patch = drift.patch
+        if patch.rows:
+            what = _BY_HAND.get(drift.status, _NEW_ROW)
+            yield f"{patch.name} ({drift.status}): {what}, in shim/patches/{patch.rows}.py"
     yield f"make release RELEASE={release}, which writes the rows; then make test"

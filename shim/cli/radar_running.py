@@ -62,7 +62,7 @@ def opinions_on(
     by_patch: dict[str, list[Opinion]] = defaultdict(list)
     for example in examples:
         by_patch[example.patch].append(_compare(example, old[example.name], new[example.name]))
-    return {patch: _gravest(by_patch[patch]) for patch in patches}
+    return {patch: gravest(by_patch[patch]) for patch in patches}
 
 
 def _telling(tell: Callable[[str], None], release: str, text: str) -> None:
@@ -112,10 +112,13 @@ def _compare(example: Example, old: _Outputs, new: _Outputs) -> Opinion:
     return Opinion("agrees")
 
 
-def _gravest(opinions: Sequence[Opinion]) -> Opinion:
+def gravest(opinions: Sequence[Opinion]) -> Opinion:
     """One for all examples of a patch."""
-    for verdict in ("differs", "agrees", "not run"):
-        for opinion in opinions:
-            if opinion.verdict == verdict:
-                return opinion
-    return Opinion("not run", "it has no example")
+    by_verdict: dict[str, list[Opinion]] = defaultdict(list)
+    for opinion in opinions:
+        by_verdict[opinion.verdict].append(opinion)
+    differ, agree, not_run = (by_verdict[each] for each in ("differs", "agrees", "not run"))
+    if agree and not_run and not differ:
+        reason = f"{len(not_run)} of {len(opinions)} examples were not run ({not_run[0].reason})"
+        return Opinion("agrees", reason)
+    return next(iter((*differ, *agree, *not_run)), Opinion("not run", "it has no example"))

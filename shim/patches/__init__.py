@@ -55,6 +55,8 @@ class Patch:
             handles.
         switch: the setting that leaves it out while it is ``off``, a field of
             :class:`~shim.settings.Settings`; empty where there is none.
+        rows: module of this package whose rows for it are written by hand; empty where
+            ``tests/write_rows.py`` writes them.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Patch:
     cures: str
     tracked: bool = False
     switch: str = ""
+    rows: str = ""
 
     def left_out(self, settings: Settings) -> str:
         """Why the user does not want it, empty if he does."""
@@ -86,6 +89,7 @@ PATCHES = (
         contract=cuda_version_contract.CONTRACT,
         builder=".cuda_version",
         cures="get_cuda_version starts nvcc, which no compiler can trace (flashinfer #2733)",
+        rows="cuda_version_contract",
     ),
     Patch(
         name="jit_load",
@@ -94,6 +98,7 @@ PATCHES = (
         builder=".jit_watch",
         cures="nobody is told of a module that is loaded, or built, too late (flashinfer #3172)",
         switch="jit",
+        rows="jit_contract",
     ),
     Patch(
         name="jit_build",
@@ -102,6 +107,7 @@ PATCHES = (
         builder=".jit_watch",
         cures="nobody is told of a build, or of how long it takes (flashinfer #3172)",
         switch="jit",
+        rows="jit_contract",
     ),
     Patch(
         name="fp4_quantize",
@@ -109,6 +115,7 @@ PATCHES = (
         contract=fp4_quantize_contract.CONTRACT,
         builder=".fp4_quantize",
         cures="fp4_quantize builds and loads its kernel from Python (flashinfer #2733)",
+        rows="fp4_quantize_contract",
     ),
     *(
         Patch(

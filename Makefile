@@ -70,8 +70,14 @@ lint: .venv/.ready
 
 # --- make radar, make release ---------------------------------------------------------------------
 
+# Of a long report the beginning and the end, which has the summary and what to do next.
 radar: .venv/.ready
-	@.venv/bin/flashinfer-shim radar --timeout 120 2>&1 | head -n 120
+	@mkdir -p .cache
+	@.venv/bin/flashinfer-shim radar --timeout 120 > .cache/radar.txt 2>&1 || true
+	@if test $$(wc -l < .cache/radar.txt) -le 100; then cat .cache/radar.txt; else \
+	    head -n 60 .cache/radar.txt; \
+	    printf '\n... all of it is in .cache/radar.txt ...\n\n'; \
+	    tail -n 40 .cache/radar.txt; fi
 
 release: .venv/.ready
 	@test -n "$(RELEASE)" || { echo "name it: make release RELEASE=0.7.5"; exit 2; }

@@ -228,3 +228,14 @@ def test_what_cannot_be_read_is_told_on_stderr_alone(
     assert said.out == ""
     assert said.err.startswith("flashinfer-shim radar: "), said.err
     assert words in said.err
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "0", "-1", "1e9", "soon"])
+def test_a_time_limit_that_is_none_is_wrong_usage(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["radar", "nowhere", f"--timeout={text}"])
+    said = capsys.readouterr().err
+    assert "argument --timeout: " in said
+    assert "number of seconds" in said or "expected seconds, up to 86400" in said

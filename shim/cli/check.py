@@ -42,6 +42,7 @@ def main(args: argparse.Namespace) -> int:
         from .check_inspect import inspect_environment
         from .check_report import as_json, print_text
         from .environment import Unreadable
+        from .table import escape_odd_names
     except ImportError as error:
         # With -S, or PYTHONPATH leading into another Python's environment.
         hint = "started with -S, " if sys.flags.no_site else ""
@@ -53,6 +54,7 @@ def main(args: argparse.Namespace) -> int:
         report = inspect_environment(os.environ, deep=args.deep, ask=args.toolchain)
     except Unreadable as error:
         return _fail(str(error))
+    escape_odd_names()
     if args.json:
         print(as_json(report))
     else:

@@ -10,6 +10,8 @@ import sys
 
 UNREADABLE = 2
 
+_A_DAY = 24 * 3600
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         default=300.0,
         metavar="SECONDS",
         help="how long pip may take to fetch a release (default: 300)",
@@ -55,6 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= _A_DAY:  # neither is nan
+        raise argparse.ArgumentTypeError(f"expected seconds, up to {_A_DAY}, and found {text!r}")
+    return seconds
+
+
+_seconds.__name__ = "number of seconds"  # as argparse calls what float() does not take
+
+
 def main(args: argparse.Namespace) -> int:
     """Print the report. Return 0, 1 or 2 as the help says."""
     try:
@@ -62,6 +74,7 @@ def main(args: argparse.Namespace) -> int:
         from .radar_looking import look
         from .radar_report import as_json, print_text
         from .radar_source import Unusable
+        from .table import escape_odd_names
     except ImportError as error:
         return _fail(f"this Python ({sys.executable}) cannot import {error.name}, which we need")
     try:
@@ -74,6 +87,7 @@ def main(args: argparse.Namespace) -> int:
         )
     except (Unusable, Unreadable) as error:
         return _fail(str(error))
+    escape_odd_names()
     if args.json:
         print(as_json(report))
     else:

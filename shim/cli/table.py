@@ -5,7 +5,9 @@ rich takes a tenth of a second to import, so it is imported when there is a tabl
 
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +28,15 @@ STYLES: Mapping[str, str] = {
 #: What a column may be squeezed to before a plain table is allowed to be wider than the terminal.
 _NARROWEST = 8
 _GAP = "  "
+
+
+def escape_odd_names() -> None:
+    r"""Let stdout take names that cannot be encoded: they are printed as ``\udcff``.
+
+    Where it is UTF-8 and strict, print() would raise for a variable or a path that is not UTF-8.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_table(

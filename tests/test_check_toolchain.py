@@ -53,6 +53,8 @@ def nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("loop", "Too many levels of symbolic links", "raises OSError", "CUDA_HOME"),
         ("bare", "holds no bin/nvcc", "answers torch's 13.0", "CUDA_HOME"),
         ("file", "is a file, not a directory", "raises NotADirectoryError", "CUDA_HOME"),
+        ("its bin", "bin' holds no bin/nvcc", "answers torch's 13.0", "CUDA_HOME={}/good"),
+        ("its nvcc", "is a file, not a dir", "raises NotADirectoryError", "CUDA_HOME={}/good"),
         ("empty CUDA_PATH", "it is set to nothing", "answers torch's 13.0", "CUDA_PATH"),
         ("plain", "is not executable", "raises PermissionError", "CUDA_HOME"),
         ("directory", "is not a file", "raises PermissionError", "CUDA_HOME"),
@@ -69,7 +71,7 @@ def test_an_nvcc_that_cannot_be_used(
     warn = warned(environ, ask=True)["nvcc_unusable"]
     assert found in warn.text
     assert f"get_cuda_version {alone}" in warn.text
-    assert action in warn.action
+    assert action.format(tmp_path) in warn.action
     if alone.startswith("raises"):
         assert "with us it answers torch's 13.0" in warn.text
         ours = warned(environ | {"FLASHINFER_SHIM_CUDA_VERSION": "nvcc"}, ask=True)
@@ -359,6 +361,8 @@ def test_what_flashinfer_asks_torch_itself_is_told_with_us_and_without(tmp_path:
         ("550.54.15", "12.4", "13.0", True),
         ("550.54.15", "12.4", "12.9", False),
         ("580.65.06", "13.0", "13.0", False),
+        ("450.80.02", "11.0", "12.4", True),
+        ("396.26", "None", "12.4", True),
         ("999.1", "None", "13.0", False),
     ],
 )
@@ -569,14 +573,16 @@ def test_a_lock_that_is_the_file_itself_outlives_its_process(tmp_path: Path) -> 
 
 def test_the_toolchain_is_one_screen(run_child: RunChild, tmp_path: Path) -> None:
     torch = fake_torch(tmp_path / "fake", "12.9")
-    env = pythonpath(ROOT, torch, path("0.7.4")) | toolkit(tmp_path / "cuda", "12.6")
+    env = pythonpath(ROOT, torch, path("0.7.4")) | toolkit(tmp_path / "cuda\udcff", "12.6")
     env |= {"COLUMNS": "100", "PATH": path_with_this_python()}
+    env["PYTHONIOENCODING"] = "utf-8:strict"
     env["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
     child = run_child(None, args=["-m", "shim", "check", "--toolchain"], env=env)
     assert child.returncode == 0, child
     assert len(child.stdout.splitlines()) <= 50, child
     letters = re.sub(r"\s", "", child.stdout)
     for expected in (
+        r"/cuda\udcff(CUDA_HOME)",
         "nvcc12.6byitsownword",
         "compiledforsm_90a",
         "modulecache",

@@ -60,6 +60,8 @@ def broken_toolkits(folder: Path) -> dict[str, dict[str, str]]:
         "good": {"CUDA_HOME": good},
         "trailing slash": {"CUDA_HOME": f"{good}/"},
         "leading colon": {"CUDA_HOME": f":{good}"},
+        "its bin": {"CUDA_HOME": f"{good}/bin"},
+        "its nvcc": {"CUDA_HOME": f"{good}/bin/nvcc"},
         "blank": {"CUDA_HOME": f" {good}"},
         "tilde": {"CUDA_HOME": "~/cuda"},
         "by CUDA_PATH": {"CUDA_PATH": good, "CUDA_HOME": ""},

@@ -229,8 +229,10 @@ def _asked_cells(asked: Answer) -> tuple[str, str]:
 def _driver_cells(here: Driver | None) -> tuple[str, str]:
     if here is None:
         return "-", "none can be seen from here"
-    runs = f"runs CUDA up to {here.cuda}" if here.cuda else "newer than what we know"
-    return here.version, runs
+    if here.cuda:
+        return here.version, f"runs CUDA up to {here.cuda}"
+    unknown = f"older than what runs CUDA {driver.OLDEST_CUDA}" if here.old else ""
+    return here.version, unknown or "newer than what we know"
 
 
 def _target_cells(chain: Toolchain) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from packaging.version import Version
 
-from ..toolchain import cache, choices, finding, targets
+from ..toolchain import cache, choices, driver, finding, targets
 from ..toolchain.finding import Toolkit
 from .check_toolchain import BUILDER, Toolchain
 from .check_warnings import Warn
@@ -323,18 +323,21 @@ def _better_list(text: str, error: str) -> str:
 
 def _driver(chain: Toolchain) -> Iterator[Warn]:
     """Within a major release of CUDA an older driver will do; below it, nothing runs."""
-    runs = chain.driver.cuda if chain.driver else None
-    if chain.driver is None or runs is None:
+    here = chain.driver
+    if here is None or (here.cuda is None and not here.old):
         return
+    runs = here.cuda or driver.OLDEST_CUDA
+    upto = f"runs CUDA up to {runs}" if here.cuda else f"is older than those that run CUDA {runs}"
     wanted = {"torch": chain.torch_cuda, "nvcc": chain.release}
     newer = [f"{name} {cuda}" for name, cuda in wanted.items() if cuda and cuda.major > runs.major]
     if newer:
         yield Warn(
             "driver_old",
-            f"the driver {chain.driver.version} runs CUDA up to {runs}, which is older than "
-            f"{' and '.join(newer)}: what they build does not run, unless NVIDIA's package "
-            "cuda-compat is in front of the driver's library",
-            f"install a driver for CUDA {newer[0].split()[1]}, or a torch and a toolkit for {runs}",
+            f"the driver {here.version} {upto}, and is too old for {' and '.join(newer)}: what "
+            "they build does not run, unless NVIDIA's package cuda-compat is in front of the "
+            "driver's library",
+            f"install a driver for CUDA {newer[0].split()[1]}"
+            + (f", or a torch and a toolkit for {runs}" if here.cuda else ""),
         )
 
 

@@ -17,8 +17,11 @@ _VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)*)\b")
 _CUDA_BY_BRANCH = (
     *((590, "13.1"), (580, "13.0"), (575, "12.9"), (570, "12.8"), (565, "12.7"), (560, "12.6")),
     *((555, "12.5"), (550, "12.4"), (545, "12.3"), (535, "12.2"), (530, "12.1"), (525, "12.0")),
-    *((520, "11.8"), (515, "11.7"), (510, "11.6"), (495, "11.5"), (470, "11.4")),
+    *((520, "11.8"), (515, "11.7"), (510, "11.6"), (495, "11.5"), (470, "11.4"), (465, "11.3")),
+    *((460, "11.2"), (455, "11.1"), (450, "11.0"), (440, "10.2"), (418, "10.1")),
 )
+#: What drivers older than those do not run.
+OLDEST_CUDA = Version(_CUDA_BY_BRANCH[-1][1])
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,12 @@ class Driver:
     Attributes:
         version: as it tells it, ``580.65.06``.
         cuda: the newest CUDA that it runs, None where we do not know that branch.
+        old: whether that is because it is older than all that we know, and not newer.
     """
 
     version: str
     cuda: Version | None
+    old: bool = False
 
 
 def find() -> Driver | None:
@@ -42,7 +47,8 @@ def find() -> Driver | None:
         except OSError:
             continue
         if match:
-            return Driver(match[1], _cuda(int(match[1].partition(".")[0])))
+            branch = int(match[1].partition(".")[0])
+            return Driver(match[1], _cuda(branch), branch < _CUDA_BY_BRANCH[-1][0])
     return None
 
 

@@ -104,8 +104,10 @@ def repaired(home: str) -> str | None:
     """The directory that ``home`` was probably meant to be: one that holds ``bin/nvcc``."""
     for part in home.strip("\"' ").split(os.pathsep):
         directory = os.path.expanduser(part.strip("\"' "))
-        if os.path.isabs(directory) and os.path.isfile(os.path.join(directory, "bin", "nvcc")):
-            return directory
+        above = directory.rstrip("/").removesuffix("/nvcc").removesuffix("/bin")
+        for each in (directory, above):
+            if os.path.isabs(each) and os.path.isfile(os.path.join(each, "bin", "nvcc")):
+                return each
     return DEFAULT_HOME if os.path.isfile(os.path.join(DEFAULT_HOME, "bin", "nvcc")) else None
 
 

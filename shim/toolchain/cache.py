@@ -221,7 +221,7 @@ def _running_s(process: int) -> Iterator[float]:
     now, ticks = time.clock_gettime(time.CLOCK_BOOTTIME), os.sysconf("SC_CLK_TCK")
     for each in every:
         with suppress(OSError), open(f"/proc/{each}/stat", encoding="latin-1") as stat:
-            # Behind the name, which may hold anything: the state is the third field.
+            # Field 22. The name, which may hold anything, is the second.
             yield now - int(stat.read().rpartition(") ")[2].split()[22 - 3]) / ticks
 
 

@@ -29,6 +29,7 @@ from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from shim.opaque.declare import Op
+from shim.opaque.later import NAMESPACE
 from shim.patches.ops import OPS
 
 #: What ``pretend`` is told, from what FlashInfer is: ``10.0`` of ``10.0a``.
@@ -39,7 +40,7 @@ ARCH = os.environ["FLASHINFER_CUDA_ARCH_LIST"].rstrip("af")
 MAKERS = re.compile(r"gen_\w+|setup_cubin_loader|(m_grouped|grouped_gemm)_\w+_sm\w+")
 
 #: Cached functions of Cake that build a module and load it.
-LOADERS = re.compile(r"load|load_\w+_module")
+LOADERS = re.compile(r"load|load_\w+_module|_load_module")
 
 #: Modules of FlashInfer that are imported when their kernels are called.
 TRITON_KERNELS = (
@@ -189,6 +190,8 @@ class OnTheDevice(TorchFunctionMode):
     ) -> Any:
         if func in _ANSWERED:
             return _ANSWERED[func](*args, **(kwargs or {}))
+        if isinstance(func, torch._ops.OpOverload) and func.namespace == NAMESPACE:
+            return func(*args, **(kwargs or {}))  # a word that says cuda is a backend there
         named = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         result = func(*map(_on_cpu, args), **named)
         unwritten = func in _UNWRITTEN and not isinstance(result, FakeTensor)
@@ -306,7 +309,6 @@ def install(modules: Collection[str] = ()) -> None:
         # As upstream's are, by which the shadow knows them.
         "get_cute_dsl_compiled_masked_gemm_kernel": functools.cache(_masked_gemm),
         "cake_quant_lora_launcher": functools.cache(lambda *args: Kernel("launcher")),
-        "_load_module": functools.cache(lambda *args: Kernel("module")),
         "_partition_stream_topology": lambda resources: (),
         # It wants addresses as the allocator of a GPU gives them.
         "validate_kimi_k3_fp8_projection_inputs": lambda *args, **options: None,

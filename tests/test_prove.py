@@ -169,12 +169,12 @@ METHOD = f"""
     import wrappers_child  # kernels that do nothing
     wrappers_child.install()
     from packaging.version import Version
-    from shim.proof.child import _find
+    from shim.proof.child import find
     from shim.proof.compiling import Call, Run, run_sizes
     from shim.proof.examples import EXAMPLES
 
     example = EXAMPLES["BatchDecodeWithPagedKVCacheWrapper.run"]
-    call = Call(example, _find(example, Version(flashinfer.__version__)), "cpu")
+    call = Call(example, find(example, Version(flashinfer.__version__)), "cpu")
     print(json.dumps(dataclasses.asdict(run_sizes(call, Run("kernels", "eager"), "cpu"))))
 """
 

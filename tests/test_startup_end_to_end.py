@@ -13,9 +13,15 @@ import releases
 import startup_trees as trees
 from conftest import RunChild
 
+from shim.patches import NAMES, USUAL
+
 RELEASE = releases.asked("0.6.3")[0]
 
-DEFINE = """
+#: They wait for a setting.
+SWITCHED = sorted({*NAMES} - {*USUAL})
+DEFINE = (
+    f"SWITCHED = {SWITCHED}"
+    + """
 import json, sys
 
 def patched():
@@ -23,7 +29,7 @@ def patched():
     package = sys.modules.get("shim") or sys.modules["_flashinfer_shim"]
     verdicts = {
         record.patch: str(record.verdict) for record in package.status()
-        if record.target.partition(":")[0] in sys.modules
+        if record.target.partition(":")[0] in sys.modules and record.patch not in SWITCHED
     }
     ours = {name: verdicts.pop(name) for name in ("cuda_version", "fp4_quantize", "rmsnorm")}
     return [
@@ -32,6 +38,7 @@ def patched():
         sorted(set(verdicts.values()) - {"applied", "not needed"}),
     ]
 """
+)
 IN_FORCE = [True, dict.fromkeys(("cuda_version", "fp4_quantize", "rmsnorm"), "applied"), []]
 
 

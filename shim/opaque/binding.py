@@ -73,7 +73,7 @@ def binding(
             lines.append(_judging(parameter.name, kind, optional))
     if direct is not None:
         known["_op"] = direct.op
-        at_rest = [f"{each} is _default_{each}" for each in direct.resting]
+        at_rest = [_at_rest(each, known[f"_default_{each}"]) for each in direct.resting]
         arguments = _arguments_of(direct, [parameter.name for parameter in parameters])
         lines += [f"if {' and '.join(at_rest) or True}:", f"    return _op({arguments})"]
     sometimes = (*unless_none, *odd)
@@ -103,6 +103,13 @@ def _declared(parameters: list[inspect.Parameter]) -> list[str]:
         has_default = parameter.default is not inspect.Parameter.empty
         declared.append(parameter.name + (f"=_default_{parameter.name}" if has_default else ""))
     return declared
+
+
+def _at_rest(name: str, default: Any) -> str:
+    """Whether a parameter stands at its default. Of a tensor Dynamo would ask that in the graph."""
+    if default is None or default is ...:
+        return f"{name} is _default_{name}"
+    return f"_type({name}) is _type(_default_{name}) and {name} == _default_{name}"
 
 
 def _is_plain(default: Any) -> bool:

@@ -32,6 +32,7 @@ class _Process:
         self.capturing: Callable[[], bool] = bool
         #: Why it counts as warm, empty while it does not.
         self.warm = ""
+        #: Modules by name; one that was merely built is not among them.
         self.loaded: set[str] = set()
 
 
@@ -43,6 +44,7 @@ class _Event:
     library: Path | None
     prebuilt: bool
     before: int | None
+    loads: bool = False
     #: As the build found it, which another process may have changed since ``before``.
     at_build: int | None = None
     built: bool = False
@@ -71,10 +73,15 @@ def start(*, raising: bool, capturing: Callable[[], bool]) -> None:
     """FlashInfer's functions are watched from now on.
 
     Args:
-        raising: whether a module that is wanted inside a capture is an error.
+        raising: whether a module that is first wanted inside a capture is an error.
         capturing: tells whether a stream is capturing.
     """
     _process.raising, _process.capturing = raising, capturing
+
+
+def stop() -> None:
+    """They are not any more. A reference to ours that somebody has kept raises nothing."""
+    _process.raising, _process.capturing = False, bool
 
 
 @contextmanager
@@ -85,6 +92,7 @@ def loading(spec: Any) -> Iterator[None]:
         RuntimeError: a stream is capturing, and that is to be an error.
     """
     event = _seen(spec)
+    event.loads = True
     with _watched(event), progress(f"{event.name} is being built or loaded"):
         yield
 
@@ -102,7 +110,8 @@ def building(ninja_file: Path) -> Iterator[None]:
         with _watched(alone), progress(f"{alone.name} is being built"), _ninja(alone):
             yield
         return
-    if outer.prebuilt:  # what was installed is for other cards, so it is built after all
+    # What was installed is for other cards, so it is built after all; or nobody knows where it is.
+    if outer.prebuilt or outer.library is None:
         outer.library, outer.before, outer.prebuilt = alone.library, alone.before, False
     with _ninja(outer):
         yield
@@ -120,7 +129,8 @@ def _ninja(event: _Event) -> Iterator[None]:
 def _watched(event: _Event) -> Iterator[None]:
     """Say what became of ``event`` when it ends; refuse it inside a capture if so wanted."""
     in_capture = _process.capturing()
-    if in_capture and _process.raising:
+    # Some getters upstream keep nothing and come here at each call: their module is there already.
+    if in_capture and _process.raising and event.name not in _process.loaded:
         raise RuntimeError(
             f"FLASHINFER_SHIM_JIT=error: FlashInfer's module {event.name} is wanted inside a CUDA "
             "graph capture, where it can be neither built nor loaded; it was expected to be loaded "
@@ -142,12 +152,14 @@ def _watched(event: _Event) -> Iterator[None]:
 
 def _tell(event: _Event, seconds: float, *, in_capture: bool, fault: str) -> None:
     again = event.name in _process.loaded
-    if not fault:
+    if event.loads and not fault:
         _process.loaded.add(event.name)
     done, why = ("failed", fault) if fault else _done(event)
     use = "used before in this process" if again else "first use in this process"
     line = f"FlashInfer's module {event.name}: {done} in {seconds:.1f} s ({why}; {use})"
-    if in_capture:
+    if again and done == "loaded":  # nobody has waited for it
+        announce.info(line)
+    elif in_capture:
         announce.event(f"{line}, inside a CUDA graph capture; {_AHEAD}")
     elif _process.warm:
         announce.event(f"{line}, after {_process.warm}; {_AHEAD}")
@@ -159,6 +171,8 @@ def _done(event: _Event) -> tuple[str, str]:
     """What was done, and why."""
     if event.prebuilt:
         return "loaded", "it was installed"
+    if event.by_ninja and event.library is None:
+        return "built", "several modules at once"
     built = event.built or (not event.by_ninja and _stamp(event.library) != event.before)
     if built and event.before is None:
         return "built", "neither an installed package nor the cache had it"

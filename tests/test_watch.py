@@ -65,16 +65,21 @@ WATCHED = (
     say("captured")
     capture()
     back = torch.cuda.CUDAGraph.capture_begin is not begin
-    loaded.append(load())
     source.write_text("// another kernel")
     loaded.append(load())
     say("inside")
     torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
-    source.write_text("// a third kernel")
+    loaded.append(load())
+    spec = gen_jit_spec("two", [source.absolute()])
     error = child_side.error_of(load)
     say("deactivated")
     shim.deactivate()
     loaded.append(load())
+    say("active again, until before anything is captured")
+    shim.activate()
+    ours = torch.cuda.CUDAGraph.capture_begin is begin
+    shim.deactivate()
+    back &= ours and torch.cuda.CUDAGraph.capture_begin is not begin
     kept = [JitSpec.build_and_load.__module__, len(needed), back, untouched]
     print(json.dumps([set(loaded) == {"Module"}, error, kept]))
     """
@@ -100,16 +105,16 @@ def test_builds_and_loads_are_told_and_those_that_come_late_are_warnings(
     assert "(neither an installed package nor the cache had it; first use in this process)" in built
     assert "module one: loaded in" in again
     assert again.endswith("(the cache had it; used before in this process)")
-    assert said["shadow"] == said["inside"] == said["deactivated"] == ""
-    late, rebuilt = said["captured"].splitlines()
-    assert "loaded in" in late
+    assert said["shadow"] == said["deactivated"] == ""
+    (late,) = said["captured"].splitlines()
+    assert "built again in" in late
     assert "after a CUDA graph was captured; build it ahead with `flashinfer-shim prewarm`" in late
-    assert "built again in" in rebuilt
+    assert said["inside"].endswith("(the cache had it; used before in this process)\n")
     kind, text = error
     assert kind == "RuntimeError"
-    for words in ("FLASHINFER_SHIM_JIT=error", "module one", "once before capturing", "prewarm"):
+    for words in ("FLASHINFER_SHIM_JIT=error", "module two", "once before capturing", "prewarm"):
         assert words in text
-    # The third kernel was built once nobody watched.
+    # The third module was built once nobody watched.
     assert len(toolkit.compiled) == 3
 
 
@@ -182,7 +187,26 @@ def test_a_build_that_nobody_loads_is_told_too(lines: list[str], tmp_path: Path)
     assert "after shim.warm() was called" in lines[0]
     with watch.building(tmp_path / "flashinfer_jit.ninja"):
         pass
-    assert "flashinfer_jit: built" in lines[1]
+    assert "flashinfer_jit: built in 0.0 s (several modules at once;" in lines[1]
+
+
+def test_a_module_that_is_there_is_neither_a_warning_nor_refused_when_it_is_asked_for_again(
+    lines: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "one.so").touch()
+    one = spec(tmp_path / "one.so")
+    watch.warm()
+    watch.start(raising=True, capturing=lambda: False)
+    for _ in range(2):
+        with watch.loading(one):
+            pass
+    watch.start(raising=True, capturing=lambda: True)
+    with watch.loading(one):
+        pass
+    assert [line[:5] for line in lines] == ["warn:", "info:", "info:"]
+    two = SimpleNamespace(name="two", get_library_path=lambda: tmp_path / "two.so")
+    with pytest.raises(RuntimeError, match="module two is wanted inside"), watch.loading(two):
+        pass
 
 
 def test_a_fault_of_upstreams_is_raised_and_told(lines: list[str], tmp_path: Path) -> None:

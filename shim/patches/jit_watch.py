@@ -50,18 +50,28 @@ def _capturing() -> bool:
     )
 
 
+def withdraw() -> None:
+    """Nothing is watched any more, and torch's function is its own. Idempotent."""
+    watch.stop()
+    _give_back()
+
+
+_KIND: Any = torch.cuda.CUDAGraph
+_BEGIN: Any = _KIND.capture_begin
+
+
 def _tell_of_the_first_capture() -> None:
     """Call the process warm when it begins to capture: torch has no other way to be told of it."""
-    kind: Any = torch.cuda.CUDAGraph
-    begin = kind.capture_begin
-    if getattr(begin, "flashinfer_shim_watch", False):
-        return
+    if _KIND.capture_begin is _BEGIN:
+        _KIND.capture_begin = _capture_begin
 
-    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if kind.capture_begin is capture_begin:  # the first is all that counts
-            kind.capture_begin = begin
-        watch.warm_since("a CUDA graph was captured")
-        return begin(self, *args, **kwargs)
 
-    capture_begin.flashinfer_shim_watch = True  # type: ignore[attr-defined]
-    kind.capture_begin = capture_begin
+def _give_back() -> None:
+    if _KIND.capture_begin is _capture_begin:
+        _KIND.capture_begin = _BEGIN
+
+
+def _capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+    _give_back()  # the first is all that counts
+    watch.warm_since("a CUDA graph was captured")
+    return _BEGIN(self, *args, **kwargs)

@@ -8,6 +8,7 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import children
@@ -15,8 +16,10 @@ import pytest
 from conftest import RunChild
 from releases import ROOT
 from test_check_deep import keys
+from torch._logging import _internal
 
-from shim.audit import breaks
+from shim import audit
+from shim.audit import breaks, guards, recorder
 from shim.audit.recorder import Recorder
 from shim.audit.stack import EAGER, Origin
 
@@ -207,11 +210,43 @@ def test_a_file_that_is_no_audit_is_named_and_the_rest_is_read(
     assert len(report["processes"]) == 3
 
 
-def test_a_graph_break_that_the_user_asked_to_see_is_shown() -> None:
+def test_a_fault_of_ours_reaches_neither_the_call_nor_flashinfers_import(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_FLASHINFER_SHIM_SAID", "")
+    monkeypatch.setattr(recorder, "_recorder", Recorder(tmp_path, lambda: 1 / 0))  # type: ignore[arg-type, return-value]
+    watched = audit.watch("rmsnorm", lambda x: x)
+    assert watched(3) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the audit has missed something: ZeroDivisionError" in line
+    assert "unset FLASHINFER_SHIM_AUDIT" in line
+
+
+def test_a_module_that_is_to_be_imported_lazily_is_not_woken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise ImportError(f"woken by {name}")
+
+    holder = ModuleType("holder")
+    holder.lazy = Lazy("lazy")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "holder", holder)
+    monkeypatch.setitem(sys.modules, "lazy", holder.lazy)
+    assert not guards._uses_flashinfer(holder)
+    assert not guards._is_running(holder.lazy)
+
+
+def test_a_graph_break_that_the_user_asked_to_see_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     noted: list[breaks.Break] = []
     make = partial(breaks._Listener, noted.append)
-    record = logging.LogRecord(
-        "torch", 10, "", 0, "Graph break in user code at a.py:3\nGraph Break Reason: why", (), None
-    )
+    logger = "torch._dynamo.symbolic_convert.__graph_breaks"
+    text = "Graph break in user code at a.py:3\nGraph Break Reason: why"
+    record = logging.LogRecord(logger, logging.DEBUG, "", 0, text, (), None)
     assert [make(shown=shown).filter(record) for shown in (True, False)] == [True, False]
     assert [found.reason for found in noted] == ["why", "why"]
+    monkeypatch.setattr(_internal, "log_state", _internal.LogState())
+    _internal.log_state.enable_artifact("graph_breaks")  # as set_logs does
+    assert make(shown=False).filter(record)

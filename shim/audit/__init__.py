@@ -6,7 +6,7 @@ behind one that notes its calls (:mod:`.watch`); a process where nobody asks has
 
 from __future__ import annotations
 
-from .recorder import start
+from .recorder import harmless, start
 from .watch import watch
 
-__all__ = ["start", "watch"]
+__all__ = ["harmless", "start", "watch"]

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .stack import is_library, is_torchs, place, without_line
 
@@ -60,7 +60,7 @@ def listen(note: Callable[[Break], None]) -> None:
 
 
 class _Listener(logging.Filter):
-    """Takes what is logged, and lets it pass if the user had asked for it before we did."""
+    """Takes what is logged, and lets it pass if the user asked for it, before we did or since."""
 
     def __init__(self, note: Callable[[Break], None], *, shown: bool) -> None:
         super().__init__()
@@ -76,7 +76,20 @@ class _Listener(logging.Filter):
             place_told = found.group(1) if found else text
             told = self._known.setdefault(place_told, _parse(text))
             self._note(told)
-        return self._shown
+        return self._shown or _asked_for_since(record.name)
+
+
+def _asked_for_since(logger: str) -> bool:
+    """Whether ``torch._logging.set_logs`` was told to show breaks, or all that Dynamo logs."""
+    with suppress(Exception):
+        from torch._logging import _internal
+
+        above = logging.getLogger(logger).parent
+        state: Any = _internal.log_state
+        return bool(state.is_artifact_enabled("graph_breaks")) or (
+            above is not None and above.isEnabledFor(logging.DEBUG)
+        )
+    return False
 
 
 def failures(known: Iterable[Break]) -> Counter[Break]:

@@ -51,20 +51,23 @@ class Search:
             # Nobody can tell whether the script is through.
             if (done and name != "__main__") or _is_running(module):
                 continue
-            outside = name.partition(".")[0] not in _NOT_LOOKED_AT and _uses_flashinfer(module)
-            self._found[name] = (module, list(_guards(module, covered)) if outside else [])
+            self._found[name] = (module, [])
+            with suppress(Exception):  # there may be anything in sys.modules
+                if name.partition(".")[0] not in _NOT_LOOKED_AT and _uses_flashinfer(module):
+                    self._found[name] = (module, list(_guards(module, covered)))
         return [guard for _, guards in self._found.values() for guard in guards]
 
 
 def _is_running(module: ModuleType) -> bool:
     """Whether its body is being executed, so that not all of its functions need be there."""
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    # Never by the module's own attributes: that would import what importlib is to import lazily.
+    return bool(getattr(namespace(module).get("__spec__"), "_initializing", False))
 
 
 def _uses_flashinfer(module: ModuleType) -> bool:
     for value in list(namespace(module).values()):
         if isinstance(value, ModuleType):
-            if value.__name__.partition(".")[0] == "flashinfer":
+            if str(namespace(value).get("__name__", "")).partition(".")[0] == "flashinfer":
                 return True
         elif original_of(value) is not None:
             return True

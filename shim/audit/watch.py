@@ -12,7 +12,7 @@ import torch
 
 from ..opaque.identity import take_over
 from . import stack
-from .recorder import note
+from .recorder import harmless, note
 
 
 def watch(patch: str, replacement: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,12 +55,14 @@ def _at_trace_time(call: Callable[[], None]) -> Callable[[], None]:
 
 
 def _note_trace(patch: str) -> None:
-    origin, compilation = stack.of_trace()
-    note(patch, origin, once=compilation)
+    with harmless():
+        origin, compilation = stack.of_trace()
+        note(patch, origin, once=compilation)
 
 
 def _note_call(patch: str) -> None:
-    modes = torch._C._len_torch_dispatch_stack()
-    origin = stack.of_call(sys._getframe(2), stack.MODE if modes else stack.EAGER)
-    if origin is not None:
-        note(patch, origin)
+    with harmless():
+        modes = torch._C._len_torch_dispatch_stack()
+        origin = stack.of_call(sys._getframe(2), stack.MODE if modes else stack.EAGER)
+        if origin is not None:
+            note(patch, origin)

@@ -17,7 +17,7 @@ from .table import paragraph, print_table
 SCHEMA = 1
 
 _NOBODY = (
-    "No process has imported FlashInfer with flashinfer-shim loaded.",
+    "No process has imported FlashInfer with flashinfer-shim loaded, or FLASHINFER_SHIM is off.",
     "flashinfer-shim check --deep",
 )
 

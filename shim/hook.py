@@ -67,12 +67,15 @@ def engage(gate: GateLike) -> None:
             _tell(r for r in _process.ledger.records() if r.verdict is refused)
 
 
-def activate() -> tuple[Record, ...]:
+def activate(*, again: bool = True) -> tuple[Record, ...]:
     """Patch FlashInfer in this process, whether it is imported already or not yet.
 
     Names that were copied before (``from flashinfer import fp4_quantize``) are rebound in every
     loaded module; a reference that cannot be reached (in a closure, a class, a partial) is
     redirected when a compiler meets it. Idempotent and thread-safe.
+
+    Args:
+        again: also after :func:`deactivate`, whose word holds otherwise.
 
     Returns:
         The ledger, as :func:`status` does.
@@ -85,6 +88,8 @@ def activate() -> tuple[Record, ...]:
 
     gate = own_gate.install(package_directory(), "activate()")
     with _lock:
+        if _process.stood_down and not again:
+            return status()
         _process.stood_down = False
         if _package() is None:
             return status()

@@ -2,8 +2,9 @@
 
 They are for workers that get an environment without our directory on PYTHONPATH. Installing us
 must change nothing, so behind these doors nothing happens unless ``FLASHINFER_SHIM`` is set to
-``auto`` or ``require``. Everything but that question is the start-up file's way: a gate is put up,
-and FlashInfer's import does the rest. Where it is up already, there is nothing left to do.
+``auto`` or ``require``; where it is unset, ``flashinfer_shim_plugin.py`` does not even load this.
+Everything but that question is the start-up file's way: a gate is put up, and FlashInfer's import
+does the rest. Where it is up already, there is nothing left to do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Plugin:
     Attributes:
         framework: its name, as people write it.
         group: of entry points, that it loads in each of its processes.
-        function: of this module, that our entry point leads to.
+        function: of ``flashinfer_shim_plugin.py``, that our entry point leads to.
     """
 
     framework: str
@@ -45,22 +46,21 @@ PLUGINS = (VLLM, SGLANG)
 NAME = "flashinfer_shim"
 
 
-def vllm() -> None:
-    """Enter by vLLM's door; called once in each of its processes."""
-    _enter(VLLM)
-
-
-def sglang() -> None:
-    """Enter by SGLang's door; called once in each of its processes."""
-    _enter(SGLANG)
-
-
 def asked_for(environ: Mapping[str, str]) -> bool:
-    """Whether ``FLASHINFER_SHIM`` says, in so many words, that we are to act."""
+    """Whether ``FLASHINFER_SHIM`` is set to a word that says that we are to act."""
     return MODE.spellings.get(environ.get(MODE.name, "").strip().lower()) in ("auto", "require")
 
 
-def _enter(plugin: Plugin) -> None:
+def enter(function: str) -> None:
+    """Enter by a framework's door; called once in each of its processes.
+
+    Args:
+        function: of the plugin.
+
+    Raises:
+        Exception: in mode ``require``, for a refusal where FlashInfer is imported already.
+    """
+    (plugin,) = (plugin for plugin in PLUGINS if plugin.function == function)
     if not asked_for(os.environ):
         return
     from .gate import install
@@ -73,6 +73,6 @@ def _enter(plugin: Plugin) -> None:
     try:
         from .hook import activate
 
-        activate()
+        activate(again=False)
     except Exception as error:
         gate.keep(error)

@@ -159,7 +159,9 @@ def test_the_wheel_holds_the_package_its_start_up_file_and_metadata_alone(
         startup = archive.read("shim/startup/sitecustomize.py")
     assert "shim/py.typed" in package
     assert held == (
-        package | {"shim/startup/sitecustomize.py"} | {f"{info}/{name}" for name in metadata}
+        package
+        | {"shim/startup/sitecustomize.py", "flashinfer_shim_plugin.py"}
+        | {f"{info}/{name}" for name in metadata}
     )
     assert startup == (checkout / "sitecustomize.py").read_bytes()
 
@@ -304,9 +306,15 @@ def gates():
 TORCH = LOAD.format(torch=str(Path(wrapt.__file__).parent.parent))
 
 
+def another_shim(directory: Path) -> None:
+    """A user's own module of that name, beside the script, so that it comes before ours."""
+    (directory / "shim.py").write_text("raise SystemExit('nobody asked for this')")
+
+
 def test_a_framework_that_loads_our_plugin_changes_nothing_unless_it_was_asked_for(
-    installed: Environment, run_child: RunChild
+    installed: Environment, run_child: RunChild, tmp_path: Path
 ) -> None:
+    another_shim(tmp_path)
     code = """
         for value in (None, "", "off", "0", "sideways"):
             os.environ.pop("FLASHINFER_SHIM", None)
@@ -314,29 +322,38 @@ def test_a_framework_that_loads_our_plugin_changes_nothing_unless_it_was_asked_f
                 os.environ["FLASHINFER_SHIM"] = value
             load("vllm.general_plugins")
             load("sglang.srt.plugins")
-        print(json.dumps([gates(), sorted({"shim.hook", "torch"} & set(sys.modules))]))
+            if not value:
+                assert GATE not in sys.modules
+        hooks = {"shim.hook", "_flashinfer_shim.hook"}
+        print(json.dumps([gates(), sorted((hooks | {"torch"}) & set(sys.modules))]))
         """
-    child = run_child(TORCH + dedent(code), shim=False, python=installed.python)
+    code = f"GATE = {GATE!r}\n" + dedent(code)
+    child = run_child(TORCH + code, shim=False, python=installed.python)
     assert (child.json, child.stderr) == ([[], []], ""), child
 
 
 @pytest.mark.parametrize("imported", ["afterwards", "already"])
 def test_a_plugin_activates_us_once_where_it_was_asked_for(
-    imported: str, installed: Environment, run_child: RunChild
+    imported: str, installed: Environment, run_child: RunChild, tmp_path: Path
 ) -> None:
+    if imported == "afterwards":
+        another_shim(tmp_path)
     code = """
         if {imported!r} == "already":
             from flashinfer import rmsnorm
         for group in ("sglang.srt.plugins", "vllm.general_plugins", "sglang.srt.plugins"):
             load(group)
         import flashinfer
-        import shim
-        from shim.opaque.identity import original_of
+        shim = sys.modules.get("_flashinfer_shim") or sys.modules["shim"]
+        original_of = sys.modules[shim.__name__ + ".opaque.identity"].original_of
         ours = original_of(flashinfer.norm.rmsnorm) is not None
         copied = {imported!r} != "already" or rmsnorm is flashinfer.norm.rmsnorm
         applied = [r.verdict for r in shim.status() if r.patch == "rmsnorm"]
         again = original_of(original_of(flashinfer.norm.rmsnorm))
-        print(json.dumps([gates(), ours, copied, applied, again is None, shim.__file__]))
+        shim.deactivate()
+        load("sglang.srt.plugins")
+        down = original_of(flashinfer.norm.rmsnorm) is None
+        print(json.dumps([gates(), ours, copied, applied, again is None, down, shim.__file__]))
         """
     child = run_child(
         TORCH + dedent(code).format(imported=imported),
@@ -346,7 +363,7 @@ def test_a_plugin_activates_us_once_where_it_was_asked_for(
         env={"FLASHINFER_SHIM": "require"},
     )
     *found, file = child.json
-    assert found == [["sglang plugin"], True, True, ["applied"], True], child
+    assert found == [["sglang plugin"], True, True, ["applied"], True, True], child
     assert Path(file).is_relative_to(installed.directory)
 
 

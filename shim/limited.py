@@ -11,6 +11,8 @@ from contextlib import suppress
 
 #: Seconds between two looks at what is still running.
 _A_MOMENT = 0.02
+#: Seconds after which what does not end is left alone: a process that waits for a disk, say.
+PATIENCE = 10.0
 
 
 def run(
@@ -53,15 +55,19 @@ def run(
 def end_session(leader: int) -> None:
     """Kill a child with all that it started; the child first, so that it starts no more.
 
+    What cannot be killed, or does not end, is left alone after :data:`PATIENCE`.
+
     The group of processes is not enough: ninja gives each compiler one of its own, and one that
     goes on would write into the next build's files.
     """
-    with suppress(ProcessLookupError):
-        os.kill(leader, signal.SIGKILL)
+    until = time.monotonic() + PATIENCE
     while members := [pid for pid in _session(leader) if pid != os.getpid()]:
-        for pid in members:
-            with suppress(ProcessLookupError):
+        # Only what is in the session: once the child is gone, its number may be another's.
+        for pid in sorted(members, key=lambda pid: pid != leader):
+            with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            return
         time.sleep(_A_MOMENT)
 
 

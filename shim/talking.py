@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from .limited import end_session
+from .limited import PATIENCE, end_session
 from .location import package_directory
 
 Emit = Callable[..., None]
@@ -43,8 +43,10 @@ def started(
     try:
         yield child
     finally:
+        child.kill()  # does nothing once it has been waited for, and its number may be another's
         end_session(child.pid)
-        child.wait()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(PATIENCE)
         if child.stdin is not None:
             child.stdin.close()
 

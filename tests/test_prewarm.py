@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import children
@@ -16,8 +17,10 @@ import pytest
 from conftest import CopyRelease, RunChild
 from toolkit import SOURCES, Toolkit, with_sources
 
+from shim import limited
 from shim.cli import main
 from shim.prewarm import building
+from shim.prewarm.child import _announce
 
 PREWARM = ["-m", "shim", "prewarm", "rmsnorm", "gemma_rmsnorm", "--json", "--arch", "9.0a"]
 
@@ -94,6 +97,12 @@ def test_a_killed_prewarm_leaves_neither_a_lock_nor_a_process_nor_a_broken_modul
     )
 
 
+def test_a_process_that_has_got_the_number_of_a_child_of_ours_is_not_killed() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        limited.end_session(other.pid)
+        assert other.communicate(b"alive")[0] == b"alive"
+
+
 def test_of_four_ranks_one_builds_and_one_that_is_killed_leaves_the_lock_to_the_next(
     run_child: RunChild, copy_release: CopyRelease, toolkit: Toolkit
 ) -> None:
@@ -161,7 +170,7 @@ def test_a_process_that_waits_says_for_whom(tmp_path: Path) -> None:
 
 
 def test_an_architecture_that_nvcc_does_not_know_is_refused_in_its_own_words(
-    toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
+    toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def asked(target: str) -> str:
         flags = [f"-gencode=arch=compute_{target},code=sm_{target}", "-O3"]
@@ -169,6 +178,23 @@ def test_an_architecture_that_nvcc_does_not_know_is_refused_in_its_own_words(
 
     monkeypatch.setattr(building, "nvcc", lambda: [str(toolkit.nvcc)])
     assert asked("90a") == ""
+    # What is there already is not asked for: nothing has to be compiled.
+    jit: Any = ModuleType("flashinfer.jit")
+    jit.env = SimpleNamespace(FLASHINFER_JIT_DIR=tmp_path)
+    monkeypatch.setitem(sys.modules, "flashinfer", ModuleType("flashinfer"))
+    monkeypatch.setitem(sys.modules, "flashinfer.jit", jit)
+    flags = ["-gencode=arch=compute_120f,code=sm_120f"]
+    libraries = {name: tmp_path / f"{name}.so" for name in ("there", "missing")}
+    libraries["there"].touch()
+    specs = {
+        name: SimpleNamespace(extra_cuda_cflags=flags, get_library_path=partial(Path, path))
+        for name, path in libraries.items()
+    }
+    made, told = SimpleNamespace(specs=specs, ops={name: [] for name in specs}), []
+    _announce(made, {}, lambda **event: told.append(event))
+    errors = {module["module"]: module["error"] for module in told[0]["modules"]}
+    assert [*made.specs, errors["there"]] == ["there", ""]
+    assert "cannot target sm_120f" in errors["missing"]
     assert asked("120f") == (
         f"{toolkit.nvcc} cannot target sm_120f: "
         "nvcc fatal   : Unsupported gpu architecture 'compute_120f'"

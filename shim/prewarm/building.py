@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from ..talking import Emit
 from ..toolchain import asking
 
@@ -110,7 +112,8 @@ def build(spec: Any, emit: Emit) -> dict[str, Any]:
             if before is None and spec.is_ninja_generated:
                 # A process that was killed while it wrote the file has left half of it. Where it
                 # is whole, it stays as it is.
-                spec.write_ninja()
+                with FileLock(spec.lock_path, thread_local=False):
+                    spec.write_ninja()
             spec.build(verbose=False, need_lock=True)
         except Exception as fault:
             error = f"{type(fault).__name__}: {fault}"

@@ -70,16 +70,19 @@ def _announce(made: Any, skipped: dict[str, str], emit: Emit) -> None:
     from flashinfer.jit import env
 
     asked: dict[tuple[str, ...], str] = {}
-    modules = [
-        {
-            "module": name,
-            "ops": made.ops[name],
-            "path": str(building.library(spec)),
-            "state": _state(spec),
-            "error": "" if building.installed(spec) else building.refusal(spec, asked),
-        }
-        for name, spec in made.specs.items()
-    ]
+    modules = []
+    for name, spec in made.specs.items():
+        state = _state(spec)
+        modules.append(
+            {
+                "module": name,
+                "ops": made.ops[name],
+                "path": str(building.library(spec)),
+                "state": state,
+                # What is there needs no compiler, but for one whose sources have changed.
+                "error": building.refusal(spec, asked) if state == "missing" else "",
+            }
+        )
     emit(
         event="plan",
         modules=modules,

@@ -120,9 +120,9 @@ def deactivate() -> None:
                 applied.withdraw()
             replacing.rebind((applied.replacement, applied.original) for applied in in_force)
             _process.in_force.clear()
-            watching = sys.modules.get(f"{__package__}.patches.jit_watch")
-            if watching is not None:  # torch's own functions, too
-                watching.withdraw()
+        watching = sys.modules.get(f"{__package__}.patches.jit_watch")
+        if watching is not None:  # it has replaced a function of torch's, too
+            watching.withdraw()
         _process.ledger.replace(
             records.all_unjudged(
                 Verdict.DISABLED, "deactivate() was called", "call activate() to patch again"

@@ -16,6 +16,7 @@ ARGS ?=
 
 FLASHINFER = 0.6.3
 SOURCES := pyproject.toml hatch_build.py constraints.txt README.md sitecustomize.py \
+    flashinfer_shim_plugin.py \
     $(shell find shim -name '*.py' -o -name py.typed)
 # Not compiled beforehand: most of torch is never imported here.
 INSTALL = -m pip --disable-pip-version-check -qq install --no-compile

@@ -113,11 +113,15 @@ def test_an_unknown_release_gives_rows_that_name_the_refusal_and_exit_status_1(
 
 def test_a_user_who_has_switched_us_off_is_told_so(run_child: RunChild) -> None:
     env = {"FLASHINFER_SHIM": "off"}
-    child = run_child(None, args=[*PROVE, "cuda_version"], release="0.6.3", env=env)
+    names = ["cuda_version", "rmsnorm"]
+    child = run_child(None, args=[*PROVE, *names], release="0.6.3", env=env)
     assert child.returncode == 1, child
     told = " ".join(child.stdout.split())  # without its line breaks
-    assert "patch cuda_version is disabled: FLASHINFER_SHIM=off" in told
-    assert "0 of 1 calls fail without us and pass with us." in child.stdout
+    for name in names:
+        assert f"patch {name} is disabled: FLASHINFER_SHIM=off" in told
+    # Nor is it FlashInfer's own function that is tried in its place.
+    assert "Not tried" not in told
+    assert "0 of 2 calls fail without us and pass with us." in child.stdout
 
 
 def test_without_flashinfer_every_row_says_so(run_child: RunChild) -> None:
@@ -135,6 +139,7 @@ def test_without_flashinfer_every_row_says_so(run_child: RunChild) -> None:
     [
         (["rmsnorms"], "none of the families toolchain, quantization, norm"),
         (["--arch", "sm_120"], "'sm_120' is not of the form major.minor, as 12.0"),
+        (["--all", "rmsnorm"], "--all is given, and names; give one of them"),
         (["--save", "nowhere/proof.json"], "is not a file in a directory that exists"),
     ],
 )

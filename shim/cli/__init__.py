@@ -56,11 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _with_stdout(command: Callable[[], int]) -> int:
-    """The exit status of ``command``; its own one, 2 or 141 where stdout does not take the rest."""
+    """The exit status of ``command``: its own, or 130, 141 or 2 where it could not end."""
     try:
         status = command()
         sys.stdout.flush()
         return status
+    except KeyboardInterrupt:
+        print("flashinfer-shim: interrupted", file=sys.stderr)
+        return 130  # as a shell reports a program that SIGINT ended
     except BrokenPipeError:
         status = 141  # as a shell reports a program that SIGPIPE ended: `check | head -1`
     except OSError as fault:

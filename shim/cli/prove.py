@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run both sides and print what came of it. Return 0, or 1 if a row is not as it should be."""
+    if args.all and args.names:
+        print("flashinfer-shim prove: --all is given, and names; give one of them", file=sys.stderr)
+        return 2
     wanted = choose(args.names, everything=args.all)
     progress = _Progress()
     try:

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..opaque import shadow
 from ..opaque.identity import original_of
 from ..opaque.launchers import NO_KERNELS, Loaded, loads_module
-from ..proof.child import find
+from ..proof.child import absent, find
 from ..proof.examples import EXAMPLES, Example, unfit
 from ..proof.making import arguments_of, fake
 
@@ -102,8 +102,10 @@ class _Skipped(Exception):
 
 
 def _loads(example: Example, version: Version | None) -> Iterator[Loaded]:
-    unsuited = "" if example.lack else unfit(example, torch.cuda.get_device_capability())
-    if example.planned:
+    unsuited = absent(example, version)
+    if not unsuited and not example.lack:
+        unsuited = unfit(example, torch.cuda.get_device_capability())
+    if not unsuited and example.planned:
         unsuited = "what it needs is known once its object has planned, on a GPU"
     if unsuited:
         raise _Skipped(unsuited)

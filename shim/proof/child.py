@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..patches import PATCHES, RELEASES
 from ..talking import private_stdout
 from ..upstream import Installed, installed
-from .examples import EXAMPLES, Example, unfit
+from .examples import EXAMPLES, IN_FORCE, Example, unfit
 
 if TYPE_CHECKING:  # torch comes with it, and Dynamo, before which the device is to be chosen
     from packaging.version import Version
@@ -126,15 +126,28 @@ def _try(
 
     from .compiling import Call
 
-    skipped = "" if example.lack else unfit(example, torch.cuda.get_device_capability())
-    if example.planned and not gpu:
+    skipped = absent(example, version)
+    if not skipped and not example.lack:
+        skipped = unfit(example, torch.cuda.get_device_capability())
+    if not skipped and example.planned and not gpu:
         skipped = "a method of an object that FlashInfer plans on a GPU, and none is used here"
     function = None if skipped else find(example, version)
     if function is None:
         return {"skipped": skipped or f"FlashInfer {version} has no such function"}
     # The ledger anew: FlashInfer does not import all of its modules by itself.
     (record,) = (each for each in _ledger() if each["patch"] == example.patch)
+    if side is _with and record["verdict"] not in IN_FORCE:
+        # It would be FlashInfer's own function that is tried, and may go and build its kernel.
+        return {"skipped": "", "record": record, "runs": []}
     return {"skipped": "", "record": record, **side(Call(example, function), gpu, backends)}
+
+
+def absent(example: Example, version: Version | None) -> str:
+    """That a tested release has no such function, empty if it has or that is not known."""
+    contract = next(patch.contract for patch in PATCHES if patch.name == example.patch)
+    listed = version is not None and version.public in RELEASES
+    gone = listed and contract.row_for(version) is None
+    return f"FlashInfer {version} has no such function" if gone else ""
 
 
 def find(example: Example, version: Version | None) -> Callable[..., Any] | None:
@@ -142,8 +155,7 @@ def find(example: Example, version: Version | None) -> Callable[..., Any] | None
     import flashinfer
 
     contract = next(patch.contract for patch in PATCHES if patch.name == example.patch)
-    listed = version is not None and version.public in RELEASES
-    modules = () if listed and not contract.row_for(version) else contract.modules(version)
+    modules = () if absent(example, version) else contract.modules(version)
     # Another module's function may have the same name: then the op has one of its own.
     exported = vars(flashinfer) if example.patch == example.function else {}
     found: Callable[..., Any] | None = _attribute(exported, example.function)

@@ -19,6 +19,9 @@ from ..patches.ops import OPS
 SIZES = (32, 48, 1, 129, 200, 0, 7, 512)
 MOST_FRAMES = 3
 
+#: Verdicts with which a call is what a user of ours gets.
+IN_FORCE = ("applied", "not needed")
+
 #: What stands for its family where nobody asks for more: on a GPU each builds a kernel module.
 SAMPLES = (
     "rmsnorm",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .children import Answers
-from .examples import Example
+from .examples import IN_FORCE, Example
 
 #: Version of the JSON that ``prove --json`` prints.
 SCHEMA = 1
@@ -61,7 +61,7 @@ def make_row(example: Example, without: Answers, with_us: Answers) -> Row:
     record = after["record"] if after else None
     if before and not before["refused"] and not (record and record["verdict"] == "not needed"):
         problems.append(f"without us the compiler should refuse it, but: {before['reason']}")
-    if record and record["verdict"] not in ("applied", "not needed"):
+    if record and record["verdict"] not in IN_FORCE:
         why_not = "; ".join(filter(None, (record["reason"], record["action"])))
         problems.append(f"patch {example.patch} is {record['verdict']}: {why_not}")
     runs = after["runs"] if after else []

@@ -51,6 +51,7 @@ _BY_REASON: Mapping[str, Mapping[str, Sequence[str]]] = {
     "it takes a fourth graph, for one more size": {
         _GRAPHS: (
             "alphamoe_fp8_block_scale_aligned_moe",
+            "mm_bf16_fp4",
             "recurrent_kda_decode",
             "trtllm_sage_attention_quantize",
         ),

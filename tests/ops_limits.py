@@ -13,6 +13,7 @@ _EXAMPLE = "test_its_example_is_a_valid_call"
 _GRAPHS = "test_it_compiles_whole_in_three_graphs_of_nothing_else"
 _COMPILED = "test_compiled_it_returns_what_upstream_does"
 _FAKE = "test_its_fake_is_what_upstream_returns"
+_RUN = "test_run_it_is_upstream"
 _TURNS = "test_real_and_traced_calls_do_not_disturb_each_other"
 _WRITES = "test_what_it_writes_into_is_seen_by_compiler_and_caller"
 _OPCHECK = "test_opcheck_passes"
@@ -111,6 +112,11 @@ _BY_REASON: Mapping[str, Mapping[str, Sequence[str]]] = {
             "gated_delta_rule_mtp_wy_output_only",
             "masked_bmm",
         ),
+    },
+    "0.6.7 leaves the output that is given as it is, and returns another": {
+        _FAKE: ("trtllm_fp8_block_scale_routed_moe",),
+        _RUN: ("trtllm_fp8_block_scale_routed_moe",),
+        _WRITES: ("trtllm_fp8_block_scale_routed_moe",),
     },
     "torch fills no FP4 tensors on the CPU": {
         _OPCHECK: (

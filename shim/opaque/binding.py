@@ -91,6 +91,7 @@ def binding(
     namespace: dict[str, Any] = {"__name__": __name__}
     exec(compile("\n".join(source), f"<the parameters of {function}>", "exec"), namespace)
     made: Callable[..., Any] = namespace["_made"](**known)
+    made.__qualname__ = name  # as Python names it where arguments do not fit
     return made
 
 

@@ -26,7 +26,6 @@ _ROUTING = {
     "intermediate_size": _INNER,
     "local_expert_offset": 0,
     "local_num_experts": _EXPERTS,
-    "routed_scaling_factor": None,
     "routing_method_type": 1,
 }
 _LOGITS_MUTATE = ("routing_replay_out", "workspace_buffer")
@@ -176,7 +175,7 @@ def _trtllm(name: str, rest: Any, *, always_list: bool = False, **declared: Any)
         annotations={"gemm1_lora_delta": "None", **declared.pop("annotations", {})},
         fake=functools.partial(_unfinished_or_not, "_fp4_" in name),
         capability=_SM100,
-        also={"tile_tokens_dim": 8},
+        also={"tile_tokens_dim": 8, "routed_scaling_factor": None},
         **declared,
     )
 

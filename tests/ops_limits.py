@@ -142,6 +142,8 @@ _BY_REASON: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "upstream itself plans in no capture": {
         _CAPTURE: (
+            "batch_decode_with_paged_kv_cache",
+            "batch_mla_decode_with_paged_kv_cache",
             "batch_prefill",
             "batch_prefill_with_paged_kv_cache",
             "batch_sparse_mla_decode_with_paged_kv_cache",
@@ -223,6 +225,9 @@ _BY_REASON: Mapping[str, Mapping[str, Sequence[str]]] = {
     "the stand-in for its kernel is not counted": {
         _TURNS: ("mm_fp8",),
         _WRITES: ("mm_fp8",),
+    },
+    "its kernel is kept by the number of the card, which the tests' stand-ins have not": {
+        _CAPTURE: ("causal_conv1d_fn", "causal_conv1d_update"),
     },
     "upstream itself wants lengths on the CPU in a capture": {
         _CAPTURE: ("trtllm_ragged_attention_deepseek",),

@@ -282,6 +282,9 @@ def run(
         "PYTHONPATH": os.pathsep.join(map(str, entries)),
         "FLASHINFER_CUDA_ARCH_LIST": world.arch,
     }
+    if world.packages and world.arch != World.arch:
+        # CuTe DSL asks the card itself, and some of upstream's kernels ask CuTe DSL.
+        variables["CUTE_DSL_ARCH"] = f"sm_{world.arch.replace('.', '')}"
     return children.run_child(
         None,
         scratch=scratch,

@@ -118,6 +118,10 @@ _BY_REASON: Mapping[str, Mapping[str, Sequence[str]]] = {
         _RUN: ("trtllm_fp8_block_scale_routed_moe",),
         _WRITES: ("trtllm_fp8_block_scale_routed_moe",),
     },
+    "before 0.7 its module imports Triton, which is not there while it is traced": {
+        _COMPILED: ("b12x_fused_moe",),
+        _FAKE: ("b12x_fused_moe",),
+    },
     "torch fills no FP4 tensors on the CPU": {
         _OPCHECK: (
             "add_rmsnorm_fp4quant",

@@ -170,6 +170,9 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
         return registry.define(name, tag, whole)
 
+    def encoded(name: str, schema: Schema, wrap: Any, **options: Any) -> Callable[..., Any]:
+        return encoding(register(name, schema, wrap, **options), schema, op.path)
+
     def bound(traced: Callable[..., Any], direct: Direct | None = None) -> Callable[..., Any]:
         return binding(
             op.path,
@@ -181,9 +184,9 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
         )
 
     if op.draws is not None:
-        return bound(_drawing(op, signature, register))
+        return bound(_drawing(op, signature, encoded))
     if op.collective:
-        return bound(_collective(op, signature, register))
+        return bound(_collective(op, signature, encoded))
     functional = from_signature(
         signature, returns=op.returns, mutates=op.mutates, without=out, annotations=op.annotations
     )
@@ -203,8 +206,7 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             required=out if total == 1 else (),
             annotations=op.annotations,
         )
-        filled = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
-        mutating = encoding(filled, writing, op.path)
+        mutating = encoded(f"{op_name}_out", writing, _silent if total == 1 else complete)
     count = _counting(op, signature, total)
     return bound(with_results(traced, mutating, outs, inputs, count, op.part), direct)
 
@@ -225,7 +227,7 @@ def _outs(op: Op, signature: inspect.Signature) -> tuple[str | None, ...]:
 
 
 def _drawing(
-    op: Op, signature: inspect.Signature, register: Callable[..., OpOverload]
+    op: Op, signature: inspect.Signature, register: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The op whose calls all count, and a plain one for calls that are told where to begin."""
     schema = from_signature(signature, returns=op.returns, annotations=op.annotations)
@@ -243,12 +245,8 @@ def _drawing(
     )
     if draws and all("Tensor" in str(signature.parameters[name].annotation) for name in draws):
         refusal += f", or give {' and '.join(draws)} as tensors"
-    drawing = encoding(
-        register(op.name, schema, body, ordered=True, refusal=refusal), schema, op.path
-    )
-    told = None
-    if draws:
-        told = encoding(register(f"{op.name}_seeded", schema, body), schema, op.path)
+    drawing = register(op.name, schema, body, ordered=True, refusal=refusal)
+    told = register(f"{op.name}_seeded", schema, body) if draws else None
     return with_draws(drawing, told, draws, outs, _counting(op, signature, total))
 
 
@@ -271,7 +269,7 @@ def _counting(
 
 
 def _collective(
-    op: Op, signature: inspect.Signature, register: Callable[..., OpOverload]
+    op: Op, signature: inspect.Signature, register: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The op that each rank calls: it returns what is written into arguments, behind its results.
 
@@ -287,7 +285,7 @@ def _collective(
         return _returning_written(function, total, written, outs, op.returned)
 
     outs = _outs(op, signature)
-    traced = encoding(register(named(op.name), schema, body, ordered=True), schema, op.path)
+    traced = register(named(op.name), schema, body, ordered=True)
     return with_writes(traced, written, outs, op.results or (lambda given: total), op.returned)
 
 

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from packaging.version import Version
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..opaque import shadow
 from ..opaque.identity import original_of
 from ..opaque.launchers import NO_KERNELS, Loaded, loads_module
-from ..proof.child import absent, find
-from ..proof.examples import EXAMPLES, Example, unfit
+from ..proof.child import find, unsuited
+from ..proof.examples import EXAMPLES, Example
 from ..proof.making import arguments_of, fake
 
 #: Batch sizes that are tried; some functions choose another module for many rows than for few.
@@ -102,13 +101,11 @@ class _Skipped(Exception):
 
 
 def _loads(example: Example, version: Version | None) -> Iterator[Loaded]:
-    unsuited = absent(example, version)
-    if not unsuited and not example.lack:
-        unsuited = unfit(example, torch.cuda.get_device_capability())
-    if not unsuited and example.planned:
-        unsuited = "what it needs is known once its object has planned, on a GPU"
-    if unsuited:
-        raise _Skipped(unsuited)
+    reason = unsuited(example, version)
+    if not reason and example.planned:
+        reason = "what it needs is known once its object has planned, on a GPU"
+    if reason:
+        raise _Skipped(reason)
     function = find(example, version)
     if function is None:
         raise _Skipped(f"FlashInfer {version} has no such function")

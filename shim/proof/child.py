@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..contract import Contract
 from ..patches import PATCHES, RELEASES
 from ..talking import private_stdout
 from ..upstream import Installed, installed
@@ -122,13 +123,9 @@ def _try(
     example: Example, version: Version | None, gpu: bool, side: Side, backends: Sequence[str]
 ) -> dict[str, Any]:
     """What came of one example, or why there is nothing to try here."""
-    import torch
-
     from .compiling import Call
 
-    skipped = absent(example, version)
-    if not skipped and not example.lack:
-        skipped = unfit(example, torch.cuda.get_device_capability())
+    skipped = unsuited(example, version)
     if not skipped and example.planned and not gpu:
         skipped = "a method of an object that FlashInfer plans on a GPU, and none is used here"
     function = None if skipped else find(example, version)
@@ -142,20 +139,33 @@ def _try(
     return {"skipped": "", "record": record, **side(Call(example, function), gpu, backends)}
 
 
-def absent(example: Example, version: Version | None) -> str:
+def unsuited(example: Example, version: Version | None) -> str:
+    """Why the call cannot be made with this release or on this card; empty if it can."""
+    import torch
+
+    absent = _absent(example, version)
+    if absent or example.lack:
+        return absent
+    return unfit(example, torch.cuda.get_device_capability())
+
+
+def _absent(example: Example, version: Version | None) -> str:
     """That a tested release has no such function, empty if it has or that is not known."""
-    contract = next(patch.contract for patch in PATCHES if patch.name == example.patch)
+    contract = _contract(example)
     listed = version is not None and version.public in RELEASES
     gone = listed and contract.row_for(version) is None
     return f"FlashInfer {version} has no such function" if gone else ""
+
+
+def _contract(example: Example) -> Contract:
+    return next(patch.contract for patch in PATCHES if patch.name == example.patch)
 
 
 def find(example: Example, version: Version | None) -> Callable[..., Any] | None:
     """The function under the name by which users import it; None if this release has none."""
     import flashinfer
 
-    contract = next(patch.contract for patch in PATCHES if patch.name == example.patch)
-    modules = () if absent(example, version) else contract.modules(version)
+    modules = () if _absent(example, version) else _contract(example).modules(version)
     # Another module's function may have the same name: then the op has one of its own.
     exported = vars(flashinfer) if example.patch == example.function else {}
     found: Callable[..., Any] | None = _attribute(exported, example.function)

@@ -34,7 +34,8 @@ TRACED = f"""
             ("mm_fp4", flashinfer.mm_fp4),
             ("trtllm_fp8_block_scale_moe", flashinfer.fused_moe.trtllm_fp8_block_scale_moe),
         ):
-            arguments = OPS[name].example(making.fake(), 32)
+            op = OPS[name]
+            arguments = making.arguments_of(function, op.example(making.fake(), 32), op.also)
             whole = torch.compile(function, fullgraph=True, backend=counting)
             whole(**arguments)
         within = tuner.is_tuning_mode

@@ -1,6 +1,7 @@
 # make demo    FlashInfer 0.6.3 in a virtual environment of its own: `check`, then `prove`
 # make test    the test suite, against real FlashInfer releases
 # make test-all  the same, with every op on every release of the matrix
+# make reliability  processes, nodes, faults, neighbours, soak: the figures of docs/reliability.md
 # make matrix  every pair of versions in docs/compatibility.md, which it writes: hours, gigabytes
 # make lint    ruff and mypy --strict
 # make radar   what the newest release on the index would do to our patches: a report, never a failure
@@ -23,7 +24,7 @@ INSTALL = -m pip --disable-pip-version-check -qq install --no-compile
 PIN = -c constraints.txt
 
 SHELL := /bin/sh
-.PHONY: demo test test-all matrix lint radar release wheel clean
+.PHONY: demo test test-all reliability matrix lint radar release wheel clean
 .DELETE_ON_ERROR:
 
 # --- make demo ------------------------------------------------------------------------------------
@@ -53,6 +54,11 @@ test: .venv/.ready
 
 test-all:
 	FLASHINFER_SHIM_TEST_MATRIX=whole $(MAKE) test
+
+# One after the other: some count processes, memory and files of the machine.
+reliability: .venv/.ready
+	.venv/bin/python tests/releases.py
+	.venv/bin/python -m pytest tests/reliability -m "" $(ARGS)
 
 # Wants each Python of the matrix on PATH.
 matrix: .venv/.ready

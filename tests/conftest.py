@@ -11,6 +11,8 @@ import children
 import pytest
 import releases
 
+FIGURE = "figure"
+
 
 class RunChild(Protocol):
     """The type of the ``run_child`` fixture; see ``children.run_child`` for the arguments."""
@@ -80,3 +82,23 @@ def unknown_release(copy_release: CopyRelease) -> Path:
         metadata_version="99.0",
         edit={"flashinfer/_build_meta.py": lambda text: text.replace("0.7.4", "99.0")},
     )
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say what a test counted, as in docs/reliability.md: it is printed behind the results."""
+    return partial(record_property, FIGURE)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """All figures of this run, one on each line."""
+    figures = [
+        str(value)
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == FIGURE
+    ]
+    if figures:
+        terminalreporter.section("figures")
+        for line in figures:
+            terminalreporter.write_line(line)

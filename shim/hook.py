@@ -141,7 +141,7 @@ def _judge() -> None:
     """Read the settings and judge what is installed: fills the ledger and the wanted patches."""
     settings = _process.settings = read(os.environ, NAMES, FAMILIES)
     announce.set_level(settings.log)
-    announce.debug(f"settings: {settings}")
+    announce.debug(f"settings: {settings.summary()}")
     if settings.mode == "off":
         _process.wanted = {}
         _process.ledger.replace(
@@ -153,7 +153,7 @@ def _judge() -> None:
     if settings.complaints and settings.mode == "require":
         raise ShimError(f"FLASHINFER_SHIM=require: {'; '.join(settings.complaints)}")
     for complaint in settings.complaints:
-        announce.warn(f"{complaint}; the default is used, or what is left of a list")
+        announce.warn(complaint)
     if settings.audit:
         from . import audit
 

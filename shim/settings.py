@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 PREFIX = "FLASHINFER_SHIM"
 
@@ -113,6 +113,11 @@ class Settings:
     enabled: frozenset[str]
     complaints: tuple[str, ...]
 
+    def summary(self) -> str:
+        """All of them on one line; of the patches, how many are enabled."""
+        told = asdict(self) | {"enabled": f"{len(self.enabled)} patches"}
+        return ", ".join(f"{name}={value}" for name, value in told.items())
+
 
 def read(
     environ: Mapping[str, str],
@@ -151,7 +156,8 @@ def _value(variable: Variable, environ: Mapping[str, str], complaints: list[str]
     value = variable.spellings.get(text)
     if value is None:
         complaints.append(
-            f"{variable.name}={environ[variable.name]!r} is not one of {variable.choices}"
+            f"{variable.name}={environ[variable.name]!r} is not one of {variable.choices}; "
+            f"{variable.default} is in force"
         )
         return variable.default
     return value

@@ -601,7 +601,8 @@ def test_no_flashinfer_is_status_2_and_nothing_on_stdout(run_child: RunChild) ->
     child = run_child(None, args=["-m", "shim", "coverage", "--json"])
     assert (child.returncode, child.stdout) == (2, ""), child
     assert child.stderr == (
-        "flashinfer-shim coverage: FlashInfer is not installed in this environment\n"
+        "flashinfer-shim coverage: FlashInfer is not installed in this environment: "
+        "pip install flashinfer-python\n"
     )
 
 

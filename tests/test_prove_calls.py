@@ -9,7 +9,16 @@ import torch
 
 from shim.patches import FAMILIES, USUAL, ops
 from shim.proof.compiling import BITS, Call, Outcome, Run, compare, run_sizes, tensors
-from shim.proof.examples import EXAMPLES, SAMPLES, SIZES, WRITTEN, Example, choose, unfit
+from shim.proof.examples import (
+    EXAMPLES,
+    PACKAGES,
+    SAMPLES,
+    SIZES,
+    WRITTEN,
+    Example,
+    choose,
+    unfit,
+)
 from shim.proof.making import on
 
 # --- which there are ----------------------------------------------------------------------------
@@ -66,6 +75,10 @@ def test_a_method_is_not_called_for_an_empty_batch_that_nobody_plans() -> None:
 def test_a_call_names_the_modules_that_it_lacks() -> None:
     example = an_example(requires=("json", "no_such_package.part", "no_such_module"))
     assert unfit(example, (12, 0)) == "needs no_such_package.part, no_such_module"
+
+
+def test_whatever_an_op_may_need_has_a_package_to_install() -> None:
+    assert {module for op in ops.OPS.values() for module in op.requires} <= PACKAGES.keys()
 
 
 # --- what is compiled ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..location import startup_directory
 from ..settings import AUDIT
-from .run import NOT_EXECUTABLE, NOT_FOUND, USAGE, put_first
+from .run import EXIT_STATUS, NOT_EXECUTABLE, NOT_FOUND, USAGE, put_first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments"
     )
-    parser.epilog = "The exit status is the command's own; 2 for wrong usage."
+    parser.epilog = EXIT_STATUS
 
 
 def main(args: argparse.Namespace) -> int:

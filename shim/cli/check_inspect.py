@@ -11,7 +11,7 @@ from ..ledger import Record, Verdict
 from ..patches import FAMILIES, NAMES, PATCHES
 from ..settings import Settings, read
 from ..survey import Finding, survey
-from ..upstream import DISTRIBUTIONS, Installed
+from ..upstream import Installed
 from .check_doors import activated_by, doors
 from .check_loading import loading
 from .check_report import Report
@@ -19,7 +19,7 @@ from .check_toolchain import look as look_at_toolchain
 from .check_toolchain_warnings import gpu_warnings as target_warnings
 from .check_toolchain_warnings import toolchain_warnings
 from .check_warnings import find_warnings
-from .environment import look
+from .environment import ABSENT, INSTALL, look
 
 
 def inspect_environment(environ: Mapping[str, str], *, deep: bool, ask: bool) -> Report:
@@ -85,8 +85,8 @@ def _absent(settings: Settings) -> tuple[Record, ...]:
     """The records where there is no FlashInfer."""
     missing = records.all_unjudged(
         Verdict.REFUSED,
-        "FlashInfer is not installed in this environment",
-        f"pip install {DISTRIBUTIONS[0]}",
+        ABSENT,
+        INSTALL,
     )
     return tuple(_switched_off(record, settings) or record for record in missing)
 

@@ -36,13 +36,13 @@ def main(args: argparse.Namespace) -> int:
         from ..settings import read
         from .coverage_judging import judge
         from .coverage_report import as_json, print_text
-        from .environment import Unreadable, look
+        from .environment import ABSENT, INSTALL, Unreadable, look
     except ImportError as error:
         return _fail(f"this Python ({sys.executable}) cannot import {error.name}, which we need")
     try:
         package = look(os.environ).flashinfer
         if package is None:
-            return _fail("FlashInfer is not installed in this environment")
+            return _fail(f"{ABSENT}: {INSTALL}")
         coverage = judge(package, sys.path, read(os.environ, NAMES, FAMILIES).policy)
     except (Unreadable, OSError) as error:
         return _fail(str(error))

@@ -14,7 +14,11 @@ from .. import __version__
 from ..location import package_directory, startup_directory
 from ..toolchain import finding
 from ..toolchain.finding import Toolkit
-from ..upstream import COMPANIONS, distribution_version
+from ..upstream import COMPANIONS, DISTRIBUTIONS, distribution_version
+
+ABSENT = "FlashInfer is not installed in this environment"
+#: What to do about it.
+INSTALL = f"pip install {DISTRIBUTIONS[0]}"
 
 
 class Unreadable(Exception):

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..proof.children import ask
 from ..proof.examples import choose
 from ..proof.rows import Row, as_json, describe, make_row, proved
 from ..records import named
+from .environment import ABSENT, INSTALL
 from .table import paragraph, print_table
 
 
@@ -50,6 +52,9 @@ def main(args: argparse.Namespace) -> int:
     if args.all and args.names:
         print("flashinfer-shim prove: --all is given, and names; give one of them", file=sys.stderr)
         return 2
+    if find_spec("flashinfer") is None:
+        print(f"flashinfer-shim prove: {ABSENT}: {INSTALL}", file=sys.stderr)
+        return 1
     wanted = choose(args.names, everything=args.all)
     progress = _Progress()
     try:

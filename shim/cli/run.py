@@ -10,11 +10,16 @@ import sys
 from ..location import startup_directory
 
 USAGE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127  # exit statuses, the last two as shells have them
+EXIT_STATUS = (
+    "The exit status is the command's own; 2 for wrong usage, 126 if there is such a file and it "
+    "cannot be executed, 127 if there is no such program."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments: all that follows is the command and its own arguments."""
     parser.usage = "flashinfer-shim run [-h] -- COMMAND [ARGUMENT ...]"
+    parser.epilog = EXIT_STATUS
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments"
     )

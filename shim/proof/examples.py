@@ -22,6 +22,14 @@ MOST_FRAMES = 3
 #: Verdicts with which a call is what a user of ours gets.
 IN_FORCE = ("applied", "not needed")
 
+#: Where a module that an op needs comes from.
+PACKAGES = {
+    "cuda.tile": "cuda-tile",
+    "cudnn": "nvidia-cudnn-frontend",
+    "cutlass": "nvidia-cutlass-dsl",
+    "triton": "triton",
+}
+
 #: What stands for its family where nobody asks for more: on a GPU each builds a kernel module.
 SAMPLES = (
     "rmsnorm",
@@ -166,7 +174,11 @@ def unfit(call: Example | Op, card: tuple[int, int]) -> str:
     if call.arch and call.arch != "{}.{}".format(*card):
         return f"has an example for compute capability {call.arch} alone"
     missing = [module for module in call.requires if not _importable(module)]
-    return f"needs {', '.join(missing)}" if missing else ""
+    packages = [
+        f"{module} (pip install {PACKAGES[module]})" if module in PACKAGES else module
+        for module in missing
+    ]
+    return f"needs {', '.join(packages)}" if packages else ""
 
 
 def _importable(module: str) -> bool:

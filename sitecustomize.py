@@ -56,7 +56,8 @@ def _run_next(entries):
         spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(_NAME, [entry])
         if spec is None or spec.loader is None:  # nothing, or a mere folder of that name
             continue
-        own, found = os.path.realpath(__file__), os.path.realpath(spec.origin)
+        # A loader that reads no file may have no origin.
+        own, found = os.path.realpath(__file__), os.path.realpath(spec.origin or entry)
         if found == own or found in running:
             continue
         running += [own, found]

@@ -23,11 +23,16 @@ def set_level(name: str) -> None:
     _level = LEVELS[name]
 
 
-def warn(line: str) -> None:
-    """Say ``line`` unless this process or one it descends from said it already."""
+def warn(line: str, about: str = "") -> None:
+    """Say ``line`` unless this process or one it descends from said it already.
+
+    Args:
+        line: what to say.
+        about: what it is about, where that may be told in several ways, of which one is enough.
+    """
     if _level < LEVELS["warn"]:
         return
-    mark = format(zlib.crc32(line.encode("utf-8", "replace")), "08x")
+    mark = format(zlib.crc32((about or line).encode("utf-8", "replace")), "08x")
     said = os.environ.get(SAID, "").split(",")
     if mark in said:
         return

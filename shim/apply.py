@@ -14,15 +14,12 @@ from typing import Any
 import torch
 
 from . import replacing
+from .errors import ForeignFunction
 from .opaque import tracking
 from .opaque.identity import original_of, without_disable
 from .patches import Site
 from .settings import Settings
 from .survey import Finding
-
-
-class ForeignFunction(Exception):
-    """The live object is not the function that the module's source defines."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,11 @@ class Applied:
         path = self.finding.patch.contract.function
         kind = replacing.owner(self.module, path)
         if isinstance(kind, type):
-            before = replacing.put_method(kind, self.original, self.replacement)
-            self.members.update({(kind, n): (old, vars(kind)[n]) for n, old in before.items()})
+            found = replacing.methods(kind, self.original, self.replacement)
+            # Before any is set: whatever comes in between, withdraw() knows of them.
+            self.members.update({(kind, name): pair for name, pair in found.items()})
+            for name, (_, since) in found.items():
+                setattr(kind, name, since)
             if self.finding.patch.tracked:
                 tracking.track(kind)
         else:
@@ -62,17 +62,9 @@ class Applied:
                 setattr(kind, attribute, before)
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One patch that could not be applied; the function is as it was."""
-
-    finding: Finding
-    error: Exception
-
-
 def apply(
     module: ModuleType, findings: Iterable[Finding], settings: Settings, *, everywhere: bool
-) -> tuple[list[Applied], list[Fault]]:
+) -> tuple[list[Applied], list[tuple[Finding, Exception]]]:
     """Build every replacement, set those that could be built, then rebind the copies of all.
 
     Args:
@@ -82,19 +74,19 @@ def apply(
         everywhere: rebind copies in all modules, not only in those that were imported meanwhile.
 
     Returns:
-        The patches in force, and those that are not: with :class:`ForeignFunction` where somebody
-        else has replaced the function, or whatever its builder raised.
+        The patches in force, and those that are not, each with a :class:`ForeignFunction` where
+        somebody else has replaced the function, or whatever its builder raised.
 
     Raises:
         Exception: copies could not be rebound; nothing is changed.
     """
     done: list[Applied] = []
-    faults: list[Fault] = []
+    faults: list[tuple[Finding, Exception]] = []
     for finding in findings:
         try:
             done.append(_prepare(module, finding, settings))
         except Exception as error:
-            faults.append(Fault(finding, error))
+            faults.append((finding, error))
     try:
         for entry in done:
             entry.put()
@@ -102,11 +94,17 @@ def apply(
         pairs = [(entry.original, entry.replacement) for entry in done]
         replacing.rebind(pairs, None if everywhere else module.__name__)
     except BaseException:
-        for entry in done:
-            entry.withdraw()
-        replacing.rebind((entry.replacement, entry.original) for entry in done)
+        withdraw(done)
         raise
     return done, faults
+
+
+def withdraw(done: Iterable[Applied]) -> None:
+    """Put the identical originals back, in every loaded module. Idempotent."""
+    done = list(done)
+    for entry in done:
+        entry.withdraw()
+    replacing.rebind((entry.replacement, entry.original) for entry in done)
 
 
 def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applied:

@@ -1,4 +1,4 @@
-"""The one exception that leaves the shim on purpose."""
+"""The one exception that leaves the shim on purpose, and one that does not."""
 
 from __future__ import annotations
 
@@ -12,3 +12,7 @@ class ShimError(ImportError):
 
     #: Tells the gate, which cannot import this class, to let the exception through.
     flashinfer_shim_refusal = True
+
+
+class ForeignFunction(Exception):
+    """The live object is not the function that the module's source defines."""

@@ -87,35 +87,53 @@ class Gate:
         """
         if name != ROOT and name not in self.after:
             return None
-        spec = self._ask_behind(name, path, target)
-        loader: Any = None if spec is None else spec.loader
-        # Namespace packages have no loader, legacy loaders no exec_module: both stay as they are.
-        if spec and type(loader) is not GatedLoader and hasattr(loader, "exec_module"):
-            gated: Any = GatedLoader(self, name, loader)
-            spec.loader = gated
-        return spec
-
-    def _ask_behind(
-        self, name: str, path: "Sequence[str] | None", target: "ModuleType | None"
-    ) -> "ModuleSpec | None":
-        # The finders in front of us have been asked already. One behind us may itself ask all the
-        # others, us among them; in that thread we then have nothing to say.
-        asking = (sys.modules["_thread"].get_ident(), name)
-        if asking in self._asking:
-            return None
-        self._asking.add(asking)
         try:
-            finders = list(sys.meta_path)
-            own = next((i for i, finder in enumerate(finders) if finder is self), -1)
-            for finder in finders[own + 1 :]:
-                find_spec = getattr(finder, "find_spec", None)
-                if find_spec is not None:
-                    spec: ModuleSpec | None = find_spec(name, path, target)
-                    if spec is not None:
-                        return spec
+            asking = (sys.modules["_thread"].get_ident(), name)
+            # A finder behind us may itself ask all the others, us among them; in that thread we
+            # then have nothing to say.
+            if asking in self._asking:
+                return None
+            finders = self._behind()
+            self._asking.add(asking)
+        except Exception as error:
+            self.keep(error)
             return None
+        try:
+            spec = self._ask(finders, name, path, target)
         finally:
             self._asking.discard(asking)
+        if spec is not None:
+            try:
+                self._set_loader(name, spec)
+            except Exception as error:  # a loader, or a spec, of somebody else's making
+                self.keep(error)
+        return spec
+
+    def _behind(self) -> "list[Any]":
+        # The finders in front of us have been asked already.
+        finders: list[Any] = list(sys.meta_path)
+        own = next((i for i, finder in enumerate(finders) if finder is self), -1)
+        return finders[own + 1 :]
+
+    @staticmethod
+    def _ask(
+        finders: "list[Any]", name: str, path: "Sequence[str] | None", target: "ModuleType | None"
+    ) -> "ModuleSpec | None":
+        # Unguarded: what a finder raises is raised without us, too.
+        for finder in finders:
+            find_spec = getattr(finder, "find_spec", None)
+            if find_spec is not None:
+                spec: ModuleSpec | None = find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+    def _set_loader(self, name: str, spec: "ModuleSpec") -> None:
+        # Namespace packages have no loader, legacy loaders no exec_module: both stay as they are.
+        loader: Any = spec.loader
+        if type(loader) is not GatedLoader and hasattr(loader, "exec_module"):
+            gated: Any = GatedLoader(self, name, loader)
+            spec.loader = gated
 
     def hand_over(self) -> None:
         """Load the package and let its hook fill ``after``; FlashInfer's body comes next.
@@ -220,8 +238,8 @@ class Gate:
 def find_gate() -> "Gate | None":
     """Return the gate on ``sys.meta_path``, put there by whichever copy of us, or None."""
     for finder in sys.meta_path:
-        # Not just true: a finder of someone else's may answer to any name.
-        if getattr(finder, "flashinfer_shim_gate", False) is True:
+        # Its class, and not just true: a finder of someone else's may answer to any name, or raise.
+        if getattr(type(finder), "flashinfer_shim_gate", False) is True:
             gate: Gate = finder  # type: ignore[assignment]
             return gate
     return None

@@ -18,14 +18,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from . import announce, records
-from .errors import ShimError
+from .errors import ForeignFunction, ShimError
 from .ledger import Ledger, Record, Verdict
 from .patches import FAMILIES, NAMES
 from .settings import Settings, read
 from .survey import Finding, survey
 
 if TYPE_CHECKING:  # wrapt comes with it, so only when there is something to patch
-    from .apply import Applied, Fault
+    from .apply import Applied
 
 
 class GateLike(Protocol):
@@ -112,13 +112,11 @@ def deactivate() -> None:
         _process.stood_down = True
         _process.wanted = {}
         if _process.in_force:
-            from . import late, replacing
+            from . import apply, late
 
-            in_force = _process.in_force.values()
-            for applied in in_force:
+            for applied in _process.in_force.values():
                 late.withdraw(applied)
-                applied.withdraw()
-            replacing.rebind((applied.replacement, applied.original) for applied in in_force)
+            apply.withdraw(_process.in_force.values())
             _process.in_force.clear()
         watching = sys.modules.get(f"{__package__}.patches.jit_watch")
         if watching is not None:  # it has replaced a function of torch's, too
@@ -207,24 +205,40 @@ def _patch(module: ModuleType, *, late: bool) -> None:
     findings = [f for f in findings if not _done(module, f, late=late)]
     if settings is None or not findings:
         return
-    from . import late as hidden
-    from .apply import Fault, apply
-
     try:
-        done, faults = apply(module, findings, settings, everywhere=late)
+        entered, faults = _put(module, findings, settings, late=late)
     except Exception as error:
-        done, faults = [], [Fault(finding, error) for finding in findings]
-    entered = []
-    for applied in done:
-        _process.in_force[applied.finding.patch.name] = applied
-        entered.append(records.applied(applied))
-        _process.ledger.enter(entered[-1])
-        if late:
-            hidden.redirect(applied)
+        entered, faults = [], [(finding, error) for finding in findings]
     for (reason,), group in records.grouped(entered, lambda record: (record.reason,)):
         functions = ", ".join(record.target.partition(":")[2] for record in group)
         announce.info(f"patched in {module.__name__}: {functions}: {reason}")
-    _tell([_enter(fault) for fault in faults])
+    _tell([_enter(*fault) for fault in faults])
+
+
+def _put(
+    module: ModuleType, findings: list[Finding], settings: Settings, *, late: bool
+) -> tuple[list[Record], list[tuple[Finding, Exception]]]:
+    """Apply patches and write that down; all of it, or nothing where anything raises."""
+    from . import apply
+
+    done, faults = apply.apply(module, findings, settings, everywhere=late)
+    try:
+        entered = [records.applied(applied) for applied in done]
+        for applied, record in zip(done, entered, strict=True):
+            _process.in_force[applied.finding.patch.name] = applied
+            _process.ledger.enter(record)
+        if late:
+            from .late import redirect
+
+            for applied in done:
+                redirect(applied)
+    except BaseException:
+        apply.withdraw(done)
+        for applied in done:
+            _process.in_force.pop(applied.finding.patch.name, None)
+            _process.ledger.enter(records.judged(applied.finding))
+        raise
+    return entered, faults
 
 
 def _done(module: ModuleType, finding: Finding, *, late: bool) -> bool:
@@ -256,25 +270,23 @@ def _half_imported(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
 
 
-def _enter(fault: Fault) -> Record:
+def _enter(finding: Finding, error: Exception) -> Record:
     """Put a patch that could not be applied into the ledger."""
-    from .apply import ForeignFunction
-
-    if isinstance(fault.error, ForeignFunction):
+    if isinstance(error, ForeignFunction):
         record = records.overruled(
-            fault.finding,
+            finding,
             Verdict.REFUSED,
-            str(fault.error),
+            str(error),
             "import flashinfer before the library that replaces it, or accept its version",
         )
     else:
         record = records.overruled(
-            fault.finding,
+            finding,
             Verdict.FAILED,
-            f"{type(fault.error).__name__}: {fault.error}",
+            f"{type(error).__name__}: {error}",
             "report it with the traceback in shim.status(); "
-            f"FLASHINFER_SHIM_PATCHES=-{fault.finding.patch.name} leaves it out",
-            "".join(traceback.format_exception(fault.error)),
+            f"FLASHINFER_SHIM_PATCHES=-{finding.patch.name} leaves it out",
+            "".join(traceback.format_exception(error)),
         )
     _process.ledger.enter(record)
     return record
@@ -289,4 +301,5 @@ def _tell(standing_aside: Iterable[Record]) -> None:
         line = f"FlashInfer is left as it is ({records.names(group)} {verdict}): {reason}; {action}"
         if _process.settings is not None and _process.settings.mode == "require":
             raise ShimError(f"FLASHINFER_SHIM=require: {line}")
-        announce.warn(line)
+        # Of one reason once: what comes in its way may come in the way of each module.
+        announce.warn(line, about=f"{verdict} {reason}")

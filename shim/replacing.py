@@ -30,21 +30,21 @@ def put(module: ModuleType, path: str, replacement: object) -> None:
     wrapt.apply_patch(parent, attribute, replacement)
 
 
-def put_method(kind: type, original: object, replacement: Callable[..., Any]) -> dict[str, object]:
-    """Replace a method in class ``kind``, its aliases, and what is partially applied of it.
+def methods(
+    kind: type, original: object, replacement: Callable[..., Any]
+) -> dict[str, tuple[object, object]]:
+    """What is to be set in class ``kind`` for a method, its aliases, and what is partially applied.
 
     Returns:
-        What stood there before, by attribute.
+        By attribute, what stands there and what is to stand there.
     """
-    before: dict[str, object] = {}
+    found: dict[str, tuple[object, object]] = {}
     for attribute, value in list(vars(kind).items()):
         if value is original:
-            before[attribute] = value
-            setattr(kind, attribute, replacement)
+            found[attribute] = (value, replacement)
         elif isinstance(value, functools.partialmethod) and value.func is original:
-            before[attribute] = value
-            setattr(kind, attribute, _partial(kind, attribute, value, replacement))
-    return before
+            found[attribute] = (value, _partial(kind, attribute, value, replacement))
+    return found
 
 
 def _partial(

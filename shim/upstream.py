@@ -109,18 +109,26 @@ def _headers(distribution: Distribution) -> Mapping[str, str]:
     between its releases in what it raises.
     """
     try:
-        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        text = _text(distribution, "METADATA") or _text(distribution, "PKG-INFO")
     except Exception:
         return {}
     headers, _, _ = text.replace("\r\n", "\n").partition("\n\n")
     return {name: value.strip() for name, value in _HEADER.findall(headers)}
 
 
+def _text(distribution: Distribution, name: str) -> str:
+    # To read what is no plain file may take for ever: a pipe that nobody writes into.
+    folder = getattr(distribution, "_path", None)
+    if isinstance(folder, Path) and not (folder / name).is_file():
+        return ""
+    return distribution.read_text(name) or ""
+
+
 def _module_version(package: Path) -> str | None:
-    try:
-        text = (package / "_build_meta.py").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    contents = _contents(module_path(package, "flashinfer._build_meta"))
+    if contents is None:
         return None
+    text = contents[1].decode("utf-8", "replace")
     match = _BUILD_META.search(text)
     return match.group(1) if match else None
 

@@ -314,7 +314,7 @@ def test_one_failing_builder_leaves_its_function_untouched_and_the_others_of_the
     assert "wheels came off" in line
 
 
-def test_many_failing_builders_are_one_line_for_each_module(run_child: RunChild) -> None:
+def test_what_fails_in_many_modules_for_one_reason_is_one_line(run_child: RunChild) -> None:
     child = run_child(
         """
         import torch, shim.patches.declared_op as ours
@@ -330,8 +330,9 @@ def test_many_failing_builders_are_one_line_for_each_module(run_child: RunChild)
     failed, cuda_version, fp4_quantize = child.json
     assert cuda_version == fp4_quantize == "applied"
     assert len(failed) > 2 * len(set(failed))
-    assert len(child.stderr.splitlines()) == len(set(failed)), child
-    assert "shim.status() says what to do about each" in child.stderr
+    (line,) = child.stderr.splitlines()
+    assert "wheels came off" in line
+    assert "shim.status() says what to do about each" in line
 
 
 def test_our_fault_raises_where_the_shim_is_required(run_child: RunChild) -> None:

@@ -77,7 +77,9 @@ CHILD = f"""
         op = Op("Wrapper." + name, lambda make, m: {{}}, state=("_layout", "_dtype"), **declared)
         original = vars(Wrapper)[name]
         built = method.build(op, Wrapper, original, release="1.0", preload=False)
-        stood.update(replacing.put_method(Wrapper, original, built))
+        for attribute, (before_it, since) in replacing.methods(Wrapper, original, built).items():
+            stood[attribute] = before_it
+            setattr(Wrapper, attribute, since)
     tracking.track(Wrapper)
 
     q, cache = torch.randn(4, 8), torch.randn(3)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-UNREADABLE = 2
+from .arguments import seconds
 
-_A_DAY = 24 * 3600
+UNREADABLE = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=300.0,
         metavar="SECONDS",
         help="how long pip may take to fetch a release (default: 300)",
@@ -55,16 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit status 0: nothing moved; 1: something did; 2: wrong usage, or there is nothing that "
         "can be read."
     )
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= _A_DAY:  # neither is nan
-        raise argparse.ArgumentTypeError(f"expected seconds, up to {_A_DAY}, and found {text!r}")
-    return seconds
-
-
-_seconds.__name__ = "number of seconds"  # as argparse calls what float() does not take
 
 
 def main(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 #: Style of rich for a word of the ledger or of a command's own that stands alone in its cell.
 STYLES: Mapping[str, str] = {
@@ -24,6 +24,8 @@ STYLES: Mapping[str, str] = {
     "no": "bold red",
     "warning": "yellow",
 }
+
+_WRONG = "bold red"
 
 #: What a column may be squeezed to before a plain table is allowed to be wider than the terminal.
 _NARROWEST = 8
@@ -40,7 +42,12 @@ def escape_odd_names() -> None:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    wrong: Collection[tuple[int, int]] = (),
+    width: int | None = None,
 ) -> None:
     """Print a table to stdout.
 
@@ -51,6 +58,7 @@ def print_table(
         title: a line above the table; none if empty.
         columns: the headings; a table whose headings are all empty has no heading line.
         rows: one string for each column; a line break in it is kept.
+        wrong: row and column, from 0, of cells that are red, whatever is written there.
         width: characters in a line; the terminal's, or 100 where there is none, when left out.
     """
     if width is None:
@@ -73,8 +81,9 @@ def print_table(
     )
     for heading in columns:
         table.add_column(Text(heading), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+    for i, row in enumerate(rows):
+        styles = (_WRONG if (i, j) in wrong else STYLES.get(cell, "") for j, cell in enumerate(row))
+        table.add_row(*map(Text, row, styles))
     Console(width=width, highlight=False).print(table)
 
 

@@ -50,8 +50,8 @@ class GatedLoader:
             module.__loader__ = self.__loader
         if module.__spec__ is not None and module.__spec__.loader is ours:
             module.__spec__.loader = self.__loader
-        if self.__name == ROOT:
-            self.__gate.hand_over()
+        if self.__name == ROOT or not self.__gate.handed_over:
+            self.__gate.hand_over(late=self.__name != ROOT)
         self.__loader.exec_module(module)
         self.__gate.executed(self.__name, module)
 
@@ -64,6 +64,7 @@ class Gate:
         door: By which way we came into this process: ``sitecustomize``, a plugin, ``activate()``.
         after: Module name -> what to call with that module right after its body has executed.
         fault: The traceback of the last error of ours that was kept from FlashInfer's import.
+        handed_over: FlashInfer has begun to execute, and our package has been told.
     """
 
     flashinfer_shim_gate = True  # the mark by which any copy of us, of any version, knows another
@@ -73,6 +74,8 @@ class Gate:
         self.door = door
         self.after: dict[str, Callable[[ModuleType], None]] = {}
         self.fault: str | None = None
+        self.handed_over = False
+        self._seen: set[str] = set()  # modules of FlashInfer that were not executed without us
         self._asking: set[tuple[int, str]] = set()
 
     def find_spec(
@@ -85,7 +88,13 @@ class Gate:
 
         Anyone may ask at any time (``importlib.util.find_spec``) without importing afterwards.
         """
-        if name != ROOT and name not in self.after:
+        # A finder in front of us answered for FlashInfer, as typeguard's import hook does. Its next
+        # module is where we come in. Otherwise we stay behind: what others do to a module after it
+        # was executed is to find our functions there.
+        passed = not self.handed_over and ROOT in sys.modules
+        if passed:
+            self._come_first()
+        if name != ROOT and name not in self.after and not (passed and name.startswith(ROOT + ".")):
             return None
         try:
             asking = (sys.modules["_thread"].get_ident(), name)
@@ -135,19 +144,31 @@ class Gate:
             gated: Any = GatedLoader(self, name, loader)
             spec.loader = gated
 
-    def hand_over(self) -> None:
-        """Load the package and let its hook fill ``after``; FlashInfer's body comes next.
+    def _come_first(self) -> None:
+        # In front again first, then gone from behind: no thread may find us missing.
+        own = next((i for i, finder in enumerate(sys.meta_path) if finder is self), 0)
+        if own:
+            sys.meta_path.insert(0, self)
+            del sys.meta_path[own + 1]
+
+    def hand_over(self, *, late: bool = False) -> None:
+        """Load the package and let its hook fill ``after``; a body of FlashInfer's comes next.
+
+        Args:
+            late: it is not the first one, which a finder in front of us has found: what has been
+                executed meanwhile is patched, too.
 
         Raises:
             Exception: Only one that bears a true ``flashinfer_shim_refusal``.
         """
         self.fault = None
+        self.handed_over = True
         try:
-            package = self.load_package()
-            if package is not None:
-                from importlib import import_module
-
-                import_module(package.__name__ + ".hook").engage(self)
+            hook = self._load_hook()
+            if hook is not None and late:
+                hook.activate(again=False)
+            elif hook is not None:
+                hook.engage(self)
         except Exception as error:
             self.keep(error)
 
@@ -158,11 +179,37 @@ class Gate:
             Exception: Only one that bears a true ``flashinfer_shim_refusal``.
         """
         callback = self.after.get(name)
-        if callback is not None:
-            try:
+        try:
+            if callback is not None:
                 callback(module)
-            except Exception as error:
-                self.keep(error)
+            self._seen.add(name)
+            if self._found_by_others():
+                hook = self._load_hook()
+                if hook is not None:
+                    hook.activate(again=False)
+        except Exception as error:
+            self.keep(error)
+
+    def _found_by_others(self) -> "set[str]":
+        # A finder in front of us may answer for one module of FlashInfer alone. Each counts once,
+        # and not before the end of its body.
+        found = {
+            name
+            for name in self.after
+            if name not in self._seen
+            and name in sys.modules
+            and not getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False)
+        }
+        self._seen |= found
+        return found
+
+    def _load_hook(self) -> "Any":
+        package = self.load_package()
+        if package is None:
+            return None
+        from importlib import import_module
+
+        return import_module(package.__name__ + ".hook")
 
     def load_package(self) -> "ModuleType | None":
         """Return our package, or None if its directory is gone.

@@ -32,6 +32,7 @@ class GateLike(Protocol):
     """What we need of the gate, which may be another copy's."""
 
     after: dict[str, Callable[[ModuleType], None]]
+    handed_over: bool
 
 
 class _Process:
@@ -58,6 +59,7 @@ def engage(gate: GateLike) -> None:
         ShimError: in mode ``require``, for a wrong setting or a refused patch.
     """
     with _lock:
+        gate.handed_over = True
         if not _process.stood_down:
             _judge()
         # In one piece: another thread may be importing a module that is wanted before and after.
@@ -130,9 +132,14 @@ def deactivate() -> None:
 
 def status() -> tuple[Record, ...]:
     """One record for each patch: where it stands in this process and why."""
-    return _process.ledger.records() or tuple(
-        records.all_unjudged(Verdict.PENDING, "FlashInfer has not been imported in this process")
-    )
+    known = _process.ledger.records()
+    if known:
+        return known
+    if _package() is None:
+        reason, action = "FlashInfer has not been imported in this process", ""
+    else:
+        reason, action = "FlashInfer was imported without us in this process", "call activate()"
+    return tuple(records.all_unjudged(Verdict.PENDING, reason, action))
 
 
 def _judge() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import startup_trees as trees
@@ -78,6 +79,29 @@ class Finder:
 sys.meta_path.append(Finder())
 """
 
+# Finds FlashInfer's modules itself, as import hooks of type checkers do, and asks nobody.
+ASKS_NOBODY = """
+import sys
+from importlib.machinery import PathFinder
+
+class Checks:
+    def find_spec(self, name, path=None, target=None):
+        if name in {names!r}:
+            return PathFinder.find_spec(name, path, target)
+
+sys.meta_path.insert(0, Checks())
+"""
+
+ACTIVATES = """
+import sys
+
+def activate(*, again):
+    gate = next(f for f in sys.meta_path if getattr(f, "flashinfer_shim_gate", False) is True)
+    engage(gate)
+    if "flashinfer.ops" in sys.modules:
+        patch(sys.modules["flashinfer.ops"])
+"""
+
 ANSWER = "\nimport flashinfer\nprint(flashinfer.answer())\n"
 
 
@@ -117,6 +141,39 @@ def test_a_finder_without_find_spec_is_skipped(
     code = LEGACY_FINDER + f"sys.meta_path.{place}\n" + ANSWER
     child = run_child(code, args=["-Wignore"], env=trees.path(ours, lib))
     assert (child.stdout, child.stderr) == ("patched\n", "")
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (["flashinfer"], "Gate"),
+        (["flashinfer", "flashinfer.ops"], "Gate"),
+        (["flashinfer.ops"], "Checks"),
+        (["flashinfer", "flashinfer.first"], "Gate"),
+    ],
+)
+def test_what_a_finder_in_front_finds_without_asking_is_patched_all_the_same(
+    run_child: RunChild, tmp_path: Path, lib: Path, names: list[str], first: str
+) -> None:
+    ours = trees.wheel(tmp_path / "ours", hook=trees.HOOK + ACTIVATES)
+    toy = {
+        "__init__.py": "from . import first, ops, last",
+        "first.py": "import colorsys",
+        "last.py": "",
+    }
+    trees.write(lib / "flashinfer", toy)
+    code = ASKS_NOBODY.format(names=names) + dedent(
+        """
+        import flashinfer
+        print(flashinfer.ops.answer(), type(sys.meta_path[0]).__name__)
+        print([type(f).__name__ for f in sys.meta_path].count("Gate"))
+        """
+    )
+    child = run_child(code, env=trees.path(ours, lib))
+    assert (child.stdout, child.stderr) == (f"patched {first}\n1\n", ""), child
+
+    without = run_child(code, env=trees.path(lib))
+    assert without.stdout == "original Checks\n0\n"
 
 
 def test_a_finder_that_gives_the_same_spec_again_is_gated_once(

@@ -20,7 +20,9 @@ from typing import Any
 import torch
 
 #: Packages whose code runs in shadow as it is: they compute with fake tensors or with none.
-_HARMLESS = frozenset({"torch", "numpy", "packaging", "einops", "typing_extensions", "tqdm"})
+_HARMLESS = frozenset(
+    {"torch", "numpy", "packaging", "einops", "typing_extensions", "tqdm", "typeguard"}
+)
 #: Packages that compile or launch kernels; upstream reaches them in the functions listed below,
 #: and what little else it does with them (types, streams, pointers) concerns kernels alone.
 _KERNEL_PACKAGES = frozenset({"cutlass", "cuda", "triton", "cudnn", "tvm_ffi", "pynvml"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from .opaque.identity import original_of, without_disable
 from .patches import Site
 from .settings import Settings
 from .survey import Finding
+
+#: What beartype calls the code that it makes: ``<@beartype(flashinfer.norm.rmsnorm) at 0x7f...>``.
+_GENERATED = re.compile(r"<(@\w+)\(")
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ def _check_origin(live: Any, finding: Finding) -> None:
         file = "" if code is None else code.co_filename
         allowed = not file or _within(file, package) or _is_torch(file) or _deprecates(file)
         if original_of(layer) is not None or not allowed:
-            raise ForeignFunction(f"{finding.target} has been replaced by {_where(layer)}")
+            raise ForeignFunction(_replaced(finding.target, layer))
         layer = getattr(layer, "__wrapped__", None)
     facts = finding.facts
     if (
@@ -145,14 +149,19 @@ def _check_origin(live: Any, finding: Finding) -> None:
         or not _same_file(code.co_filename, facts.path)
         or not facts.defines(code.co_name, code.co_firstlineno)
     ):
-        raise ForeignFunction(f"{finding.target} has been replaced by {_where(live)}")
+        raise ForeignFunction(_replaced(finding.target, live))
 
 
-def _where(function: Any) -> str:
+def _replaced(target: str, function: Any) -> str:
     code = getattr(function, "__code__", None)
     if code is None:
-        return repr(function)
-    return f"the function of {code.co_filename}:{code.co_firstlineno}"
+        return f"{target} has been replaced by {function!r}"
+    # Made by a decorator that an import hook puts on every function: one reason for them all.
+    decorator = _GENERATED.match(code.co_filename)
+    if decorator:
+        module = target.partition(":")[0]
+        return f"functions of {module} have been wrapped by {decorator[1]}"
+    return f"{target} has been replaced by the function of {code.co_filename}:{code.co_firstlineno}"
 
 
 @functools.cache

@@ -99,7 +99,10 @@ class Recorder:
         text = json.dumps(self._as_json(ended=ended))
         partial = self._file.with_suffix(".partial")
         try:
-            partial.write_text(text, encoding="utf-8")
+            partial.unlink(missing_ok=True)
+            # Exclusive: where others may write, too, it could be a link of theirs to any file.
+            with partial.open("x", encoding="utf-8") as stream:
+                stream.write(text)
             os.replace(partial, self._file)
         except OSError as fault:
             announce.warn(

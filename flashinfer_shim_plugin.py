@@ -27,6 +27,8 @@ def _enter(door: str) -> None:
     location = os.path.join(package, "gate.py")
     if not os.environ.get("FLASHINFER_SHIM") or not os.path.isfile(location):
         return
+    if os.name == "posix" and (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid()):
+        return  # setuid, setgid: as sitecustomize.py has it
     if _GATE not in sys.modules:
         external = sys.modules["_frozen_importlib_external"]
         spec = external.spec_from_file_location(_GATE, location)

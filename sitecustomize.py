@@ -23,6 +23,12 @@ def _load_by_location(name, location):
     sys.modules["_frozen_importlib"]._load(spec)
 
 
+def _rights_are_borrowed():
+    # type: () -> bool
+    # setuid, setgid: who set the environment has not the rights that this process has.
+    return os.name == "posix" and (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid())
+
+
 def _install_gate(here):
     # type: (str) -> None
     packages = [os.path.join(here, "shim")]  # a checkout, or an editable install of one
@@ -76,7 +82,8 @@ try:
     if sys.version_info[:2] >= (3, 5) and __name__ == _NAME:
         _behind = _entries_behind(_here)
     if sys.version_info >= (3, 10) and sys.implementation.name == "cpython":
-        _install_gate(_here)
+        if not _rights_are_borrowed():
+            _install_gate(_here)
 except BaseException:  # a SystemExit from here would end every Python of the process tree
     pass
 

@@ -15,6 +15,7 @@ from importlib.machinery import PathFinder
 
 from ..gate import find_gate
 from ..location import is_our_sitecustomize
+from ..rights import rights_are_borrowed
 from .environment import Environment
 
 EXPORT = 'export PYTHONPATH="$(flashinfer-shim path)${PYTHONPATH:+:$PYTHONPATH}"'
@@ -49,6 +50,13 @@ def loading(environment: Environment, environ: Mapping[str, str], *, off: bool) 
             False,
             f"this Python was started with {flag}, which {effect}, and its workers inherit that",
             f"start Python without {flag}",
+        )
+    if rights_are_borrowed():
+        return Loading(
+            False,
+            "this process has the rights of another user or group than the one who started it "
+            "(setuid, setgid), and there we do nothing",
+            "start Python as that user, by sudo or su",
         )
     if environment.wrapt is None:
         return Loading(False, "wrapt, which we need, is not installed", "pip install wrapt")
@@ -91,7 +99,10 @@ def _explain(startup: str, environ: Mapping[str, str]) -> Loading:
             False, f"{first}, of another copy of flashinfer-shim, comes before this one", EXPORT
         )
     return Loading(
-        False, f"{first} comes before ours and does not run the next sitecustomize.py", EXPORT
+        False,
+        f"{first} comes before ours and does not run the next sitecustomize.py",
+        f"{EXPORT}; where a command puts that file in front (opentelemetry-instrument, say), have "
+        "it start ours: opentelemetry-instrument flashinfer-shim run -- COMMAND",
     )
 
 

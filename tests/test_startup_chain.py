@@ -39,6 +39,15 @@ if found:
 sys.modules["sitecustomize"] = me
 """
 
+# As OpenTelemetry's does, once its work is done; it runs no other.
+PUTS_ITSELF_IN_FRONT = """
+import os
+own = os.path.dirname(os.path.abspath(__file__))
+stated = os.environ["PYTHONPATH"].split(os.pathsep)
+stated.remove(own)
+os.environ["PYTHONPATH"] = os.pathsep.join([own, *stated])
+"""
+
 
 @pytest.fixture(params=trees.SUPPORTED)
 def run_child(request: pytest.FixtureRequest, tmp_path: Path) -> RunChild:
@@ -227,6 +236,25 @@ def test_a_shim_that_searches_the_whole_path_and_we_do_not_call_each_other_for_e
     )
     assert child.stderr == ""
     assert child.stdout == f"['sitecustomize', 'sitecustomize'] {turns} True\n", child
+
+
+def test_one_that_puts_itself_in_front_of_us_for_children_is_put_behind_us(
+    run_child: RunChild, tmp_path: Path, ours: Path
+) -> None:
+    other = trees.write(tmp_path / "other", {"sitecustomize.py": PUTS_ITSELF_IN_FRONT})
+    show = "import os, sys; print(os.environ['PYTHONPATH'], '_flashinfer_shim_gate' in sys.modules)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {show!r}])"
+    for entries in ([ours, other], [tmp_path, ours, other], [other, ours]):
+        stated = trees.path(*entries)
+        child = run_child(start, env=stated)
+        # In front of us it is where the user has put it.
+        loaded = entries.index(ours) < entries.index(other)
+        expected = [other, *(each for each in entries if each != other)]
+        if loaded:
+            expected.remove(ours)
+            expected.insert(0, ours)
+        path = trees.path(*expected)["PYTHONPATH"]
+        assert child.stdout == f"{path} {loaded}\n", child
 
 
 def test_running_twice_in_one_process_installs_one_gate(

@@ -19,6 +19,7 @@ from .check_toolchain import look as look_at_toolchain
 from .check_toolchain_warnings import gpu_warnings as target_warnings
 from .check_toolchain_warnings import toolchain_warnings
 from .check_warnings import find_warnings
+from .check_writers import writer_warnings
 from .environment import ABSENT, INSTALL, look
 
 
@@ -55,6 +56,7 @@ def inspect_environment(environ: Mapping[str, str], *, deep: bool, ask: bool) ->
     )
     warnings = (
         *find_warnings(environment, settings, installed, findings, environ),
+        *writer_warnings(environment.shim, environ),
         *toolchain_warnings(chain, installed.version if installed else None),
     )
     children = None

@@ -6,6 +6,7 @@ that may also name a directory of trees that are there already.
 
 ``cuda_packages()`` are the directories of NVIDIA's packages for kernels written in Python, kept
 likewise. Many functions take another path where they are installed, as for all users with a GPU.
+``neighbours()`` is the directory of libraries that act in the same processes as we do.
 
 ``python tests/releases.py [VERSION...]`` fetches them beforehand, without a version all of it.
 """
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +64,22 @@ _CUDA_PACKAGES = (
     "cuda-tile==1.7.0",
 )
 
+#: Other libraries that come into every process, or change modules while they are imported.
+_NEIGHBOURS = (
+    "beartype==0.23.1",
+    "bytecode==0.19.1",
+    "coverage==7.17.5",
+    "ddtrace==4.16.0",
+    "ddtrace-internal==0.1.0",
+    "envier==0.6.1",
+    "opentelemetry-api==1.45.2",
+    "opentelemetry-distro==0.66b2",
+    "opentelemetry-instrumentation==0.66b2",
+    "opentelemetry-sdk==1.45.2",
+    "opentelemetry-semantic-conventions==0.66b2",
+    "typeguard==4.6.1",
+)
+
 
 def cache() -> Path:
     """The directory that holds one tree for each version."""
@@ -88,6 +106,17 @@ def cuda_packages() -> list[Path]:
     tree = _kept(f"cuda-packages-{_CUTE_DSL}-{python}", _CUDA_PACKAGES, lambda member: True)
     # In site-packages a .pth file names the second.
     return [tree, tree / "nvidia_cutlass_dsl" / "dsl_packages"]
+
+
+def neighbours() -> Path:
+    """A directory for ``site.addsitedir`` that holds them, fetched if it is not there.
+
+    Raises:
+        subprocess.CalledProcessError: pip could not fetch it; its own words are on stderr.
+    """
+    pins = format(zlib.crc32(" ".join(_NEIGHBOURS).encode()), "08x")
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    return _kept(f"neighbours-{pins}-{python}", _NEIGHBOURS, lambda member: True)
 
 
 def copy(

@@ -67,15 +67,16 @@ class Applied:
 
 
 def apply(
-    module: ModuleType, findings: Iterable[Finding], settings: Settings, *, everywhere: bool
+    work: Iterable[tuple[ModuleType, Finding]], settings: Settings, since: str | None = None
 ) -> tuple[list[Applied], list[tuple[Finding, Exception]]]:
     """Build every replacement, set those that could be built, then rebind the copies of all.
 
     Args:
-        module: has been executed.
-        findings: patches for functions of this module whose judgement allows them.
+        work: modules that have been executed, each with a patch for a function of it whose
+            judgement allows that.
         settings: of the process.
-        everywhere: rebind copies in all modules, not only in those that were imported meanwhile.
+        since: name of the module, if it is one alone and has just been executed: only modules
+            whose import began later can hold copies.
 
     Returns:
         The patches in force, and those that are not, each with a :class:`ForeignFunction` where
@@ -86,7 +87,7 @@ def apply(
     """
     done: list[Applied] = []
     faults: list[tuple[Finding, Exception]] = []
-    for finding in findings:
+    for module, finding in work:
         try:
             done.append(_prepare(module, finding, settings))
         except Exception as error:
@@ -94,9 +95,9 @@ def apply(
     try:
         for entry in done:
             entry.put()
-        # Aliases in the module itself, and copies that an import cycle made meanwhile.
-        pairs = [(entry.original, entry.replacement) for entry in done]
-        replacing.rebind(pairs, None if everywhere else module.__name__)
+        # Aliases in the module itself, and copies that an import cycle made meanwhile. All at once:
+        # to look through every namespace of a large process takes long.
+        replacing.rebind(((entry.original, entry.replacement) for entry in done), since)
     except BaseException:
         withdraw(done)
         raise

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -97,10 +97,8 @@ def activate(*, again: bool = True) -> tuple[Record, ...]:
             return status()
         if not _process.in_force:
             engage(gate)
-        for name in _process.wanted:
-            module = sys.modules.get(name)
-            if module is not None and not _half_imported(module):
-                _patch(module, late=True)
+        modules = [sys.modules.get(name) for name in _process.wanted]
+        _patch([m for m in modules if m is not None and not _half_imported(m)], late=True)
         return status()
 
 
@@ -202,33 +200,38 @@ def _executed(module: ModuleType) -> None:
     """A module that patches wait for has been executed: the gate's callback."""
     with _lock:
         if not _process.stood_down:
-            _patch(module, late=False)
+            _patch([module], late=False)
 
 
-def _patch(module: ModuleType, *, late: bool) -> None:
-    """Patch ``module``: late, long after it was executed and copied from, or right after that."""
+def _patch(modules: Sequence[ModuleType], *, late: bool) -> None:
+    """Patch modules: late, long after they were executed and copied from, or one right after that."""
     settings = _process.settings
-    findings = _process.wanted.get(module.__name__, [])
-    findings = [f for f in findings if not _done(module, f, late=late)]
-    if settings is None or not findings:
+    work = [
+        (module, finding)
+        for module in modules
+        for finding in _process.wanted.get(module.__name__, [])
+        if not _done(module, finding, late=late)
+    ]
+    if settings is None or not work:
         return
     try:
-        entered, faults = _put(module, findings, settings, late=late)
+        entered, faults = _put(work, settings, late=late)
     except Exception as error:
-        entered, faults = [], [(finding, error) for finding in findings]
-    for (reason,), group in records.grouped(entered, lambda record: (record.reason,)):
+        entered, faults = [], [(finding, error) for _, finding in work]
+    by_module = records.grouped(entered, lambda r: (r.target.partition(":")[0], r.reason))
+    for (name, reason), group in by_module:
         functions = ", ".join(record.target.partition(":")[2] for record in group)
-        announce.info(f"patched in {module.__name__}: {functions}: {reason}")
+        announce.info(f"patched in {name}: {functions}: {reason}")
     _tell([_enter(*fault) for fault in faults])
 
 
 def _put(
-    module: ModuleType, findings: list[Finding], settings: Settings, *, late: bool
+    work: Sequence[tuple[ModuleType, Finding]], settings: Settings, *, late: bool
 ) -> tuple[list[Record], list[tuple[Finding, Exception]]]:
     """Apply patches and write that down; all of it, or nothing where anything raises."""
     from . import apply
 
-    done, faults = apply.apply(module, findings, settings, everywhere=late)
+    done, faults = apply.apply(work, settings, None if late else work[0][0].__name__)
     try:
         entered = [records.applied(applied) for applied in done]
         for applied, record in zip(done, entered, strict=True):

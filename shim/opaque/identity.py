@@ -17,7 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 TORCH_MARKS = ("_torchdynamo_orig_callable", "_torchdynamo_disable", "_torchdynamo_disable_msg")
 
 # By replacement, what it replaces. Not an attribute of it: those it may share with the original.
-_originals: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# Weak, as the original leads back to its replacement by way of its module: a replacement holds what
+# it calls anyway, and a module that is deleted and imported again is to be freed.
+_originals: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 
 def take_over(replacement: F, original: Callable[..., Any]) -> F:
@@ -38,7 +40,7 @@ def take_over(replacement: F, original: Callable[..., Any]) -> F:
             vars(replacement).pop(mark, None)
         replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     # Through a replacement of ours that another of ours is put before.
-    _originals[replacement] = original_of(original) or original
+    _originals[replacement] = weakref.ref(original_of(original) or original)
     return replacement
 
 
@@ -52,7 +54,8 @@ def _is_decorated(original: object) -> bool:
 
 def original_of(value: Any) -> Any | None:
     """What ``value`` replaces, None where it is no replacement of ours."""
-    return _originals.get(value) if isinstance(value, types.FunctionType) else None
+    found = _originals.get(value) if isinstance(value, types.FunctionType) else None
+    return None if found is None else found()
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:

@@ -7,6 +7,7 @@ Public names, loaded on first use so that start-up stays free of them:
 
 * ``activate()``: patch FlashInfer now if it is imported, and when it is imported otherwise.
 * ``deactivate()``: put the identical original objects back.
+* ``disabled()``: a block in which FlashInfer is as without us.
 * ``status()``: one typed :class:`~shim.ledger.Record` for each patch.
 * ``warm()``: what FlashInfer builds or loads from now on is late (``FLASHINFER_SHIM_JIT``).
 * ``ShimError``: what ``FLASHINFER_SHIM=require`` raises.
@@ -26,19 +27,21 @@ __all__ = [
     "__version__",
     "activate",
     "deactivate",
+    "disabled",
     "status",
     "warm",
 ]
 
 if TYPE_CHECKING:
     from .errors import ShimError
-    from .hook import activate, deactivate, status
+    from .hook import activate, deactivate, disabled, status
     from .ledger import Record, Verdict
     from .watch import warm
 
 _HOMES = {
     "activate": "hook",
     "deactivate": "hook",
+    "disabled": "hook",
     "status": "hook",
     "warm": "watch",
     "ShimError": "errors",

@@ -65,6 +65,18 @@ class Applied:
             if vars(kind).get(attribute) is since:
                 setattr(kind, attribute, before)
 
+    def resume(self) -> None:
+        """Undo :meth:`withdraw`. What a user has put there since stays."""
+        for (kind, attribute), (before, since) in self.members.items():
+            if vars(kind).get(attribute) is before:
+                setattr(kind, attribute, since)
+            if self.finding.patch.tracked:
+                tracking.track(kind)
+
+    def places(self) -> list[object]:
+        """What the namespaces of modules hold as long as the patch is of any effect."""
+        return [kind for kind, _ in self.members] or [self.replacement]
+
 
 def apply(
     work: Iterable[tuple[ModuleType, Finding]], settings: Settings, since: str | None = None

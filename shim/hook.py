@@ -8,11 +8,12 @@ is never held while a module of FlashInfer is imported, so import locks cannot d
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -44,8 +45,16 @@ class _Process:
         #: Allowed patches by the module that they wait for; a reloaded module is patched again.
         self.wanted: dict[str, list[Finding]] = {}
         self.in_force: dict[str, Applied] = {}
+        #: Patches of modules that have been executed again since, of which copies are left.
+        self.earlier: list[Applied] = []
         #: deactivate() was called: the gate stays installed and we do nothing.
         self.stood_down = False
+        #: How many blocks of disabled() are running.
+        self.paused = 0
+
+    def patches(self) -> list[Applied]:
+        """All that there is to undo."""
+        return [*self.in_force.values(), *self.earlier]
 
 
 _lock = threading.RLock()
@@ -97,27 +106,27 @@ def activate(*, again: bool = True) -> tuple[Record, ...]:
             return status()
         if not _process.in_force:
             engage(gate)
-        modules = [sys.modules.get(name) for name in _process.wanted]
-        _patch([m for m in modules if m is not None and not _half_imported(m)], late=True)
+        _patch_loaded()
         return status()
 
 
 def deactivate() -> None:
     """Put the identical original objects back, in every loaded module. Idempotent, thread-safe.
 
-    Graphs that were compiled with our ops keep them. So do references to our functions that no
-    module holds, such as a class attribute: they go on being ops where they are compiled.
+    Waits for what is being compiled in other threads. Captured CUDA graphs and exported programs
+    keep our ops. A compiled function has guards, which see that FlashInfer's functions are others
+    now: its next call compiles it again, as without us. References to our functions that no module
+    holds, such as a class attribute, go on being ops where they are compiled.
     """
-    with _lock:
+    with _no_compilation(), _lock:
         _process.stood_down = True
         _process.wanted = {}
         if _process.in_force:
-            from . import apply, late
+            from . import switching
 
-            for applied in _process.in_force.values():
-                late.withdraw(applied)
-            apply.withdraw(_process.in_force.values())
+            switching.take_out(_process.patches())
             _process.in_force.clear()
+            _process.earlier.clear()
         watching = sys.modules.get(f"{__package__}.patches.jit_watch")
         if watching is not None:  # it has replaced a function of torch's, too
             watching.withdraw()
@@ -126,6 +135,73 @@ def deactivate() -> None:
                 Verdict.DISABLED, "deactivate() was called", "call activate() to patch again"
             )
         )
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Within the block FlashInfer is as without us, in eager code and to the compiler.
+
+    For comparing: a function that is compiled within it meets upstream's own functions, with the
+    graph breaks and errors that they have. After it the identical replacements stand where they
+    did, so that what was compiled before it is valid again; what is called on the other side of
+    its border is compiled for that side, once, as its guards see which functions are there.
+
+    It holds for the whole process: other threads that call or compile meanwhile meet upstream's
+    functions, too. Blocks may overlap and be nested; the last one to end puts the patches in
+    again. They wait for what is being compiled in other threads. Modules of FlashInfer that are
+    imported meanwhile are patched at the end. A copy of a function that a module has taken
+    meanwhile is rebound then; keep one elsewhere, in a local variable, to have upstream's.
+
+    Raises:
+        ShimError: at the end, in mode ``require``, where a module that was imported meanwhile
+            could not be patched.
+    """
+    _pause()
+    try:
+        yield
+    finally:
+        _resume()
+
+
+def _pause() -> None:
+    with _no_compilation(), _lock:
+        _process.paused += 1
+        if _process.paused > 1 or not _process.in_force:
+            return
+        from . import switching
+
+        switching.take_out(_process.patches())
+        for applied in _process.in_force.values():
+            _process.ledger.enter(
+                records.overruled(
+                    applied.finding, Verdict.DISABLED, "shim.disabled() is running", "let it end"
+                )
+            )
+
+
+def _resume() -> None:
+    with _no_compilation(), _lock:
+        _process.paused -= 1
+        if _process.paused:
+            return
+        if _process.in_force:
+            from . import switching
+
+            switching.put_in(_process.patches())
+            for applied in _process.in_force.values():
+                _process.ledger.enter(records.applied(applied))
+        _patch_loaded()
+
+
+@contextlib.contextmanager
+def _no_compilation() -> Iterator[None]:
+    # Before a process has anything to undo, there is no need to load what undoes it.
+    with contextlib.ExitStack() as stack:
+        if _process.in_force:
+            from .switching import no_compilation
+
+            stack.enter_context(no_compilation())
+        yield
 
 
 def status() -> tuple[Record, ...]:
@@ -199,12 +275,32 @@ def _package() -> Path | None:
 def _executed(module: ModuleType) -> None:
     """A module that patches wait for has been executed: the gate's callback."""
     with _lock:
-        if not _process.stood_down:
+        if _process.paused:
+            # What was patched in it stands no more; the rest is done at the end of the block.
+            _supersede(_process.wanted.get(module.__name__, ()))
+        elif not _process.stood_down:
             _patch([module], late=False)
 
 
+def _patch_loaded() -> None:
+    """Patch what is wanted in modules that have been executed before."""
+    if not _process.paused:
+        modules = [sys.modules.get(name) for name in _process.wanted]
+        _patch([m for m in modules if m is not None and not _half_imported(m)], late=True)
+
+
+def _supersede(findings: Iterable[Finding]) -> None:
+    """Their module has been executed again: of the patches before only copies are left, if any."""
+    before = [_process.in_force.pop(f.patch.name, None) for f in findings]
+    stale = [applied for applied in before if applied is not None]
+    if stale:
+        from .switching import still_held
+
+        _process.earlier = still_held([*_process.earlier, *stale])
+
+
 def _patch(modules: Sequence[ModuleType], *, late: bool) -> None:
-    """Patch modules: late, long after they were executed and copied from, or one right after that."""
+    """Patch modules: late, long after they were executed, or one of them right after that."""
     settings = _process.settings
     work = [
         (module, finding)
@@ -233,15 +329,15 @@ def _put(
 
     done, faults = apply.apply(work, settings, None if late else work[0][0].__name__)
     try:
+        _supersede(applied.finding for applied in done)
         entered = [records.applied(applied) for applied in done]
         for applied, record in zip(done, entered, strict=True):
             _process.in_force[applied.finding.patch.name] = applied
             _process.ledger.enter(record)
-        if late:
-            from .late import redirect
+        from .late import note_early, redirect
 
-            for applied in done:
-                redirect(applied)
+        for applied in done:
+            (redirect if late else note_early)(applied)
     except BaseException:
         apply.withdraw(done)
         for applied in done:

@@ -8,6 +8,7 @@ instruction for ever; it is withdrawn by letting it lead to a copy of the origin
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,15 @@ from .apply import Applied
 _traced: dict[str, Callable[..., Any]] = {}
 #: Redirected originals (which keeps their ids taken) and copies of them, by the same key.
 _redirected: dict[str, tuple[types.FunctionType, types.FunctionType]] = {}
+#: Originals that were patched before anybody could copy them. Each redirection is kept by torch,
+#: so a process that reloads modules and activates us again must not make one each time.
+_early: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+
+
+def note_early(applied: Applied) -> None:
+    """The patch came right after the module's execution: nobody holds its original."""
+    if isinstance(applied.original, types.FunctionType):
+        _early.add(applied.original)
 
 
 def redirect(applied: Applied) -> None:
@@ -28,6 +38,8 @@ def redirect(applied: Applied) -> None:
     original = applied.original
     if not isinstance(original, types.FunctionType):
         return  # Dynamo looks through a functools.cache object and cannot be redirected there.
+    if original in _early:
+        return
     key = _key(original)
     _traced[key] = applied.replacement
     if key in _redirected:
@@ -49,6 +61,13 @@ def withdraw(applied: Applied) -> None:
     key = _key(applied.original)
     if key in _redirected:
         _traced[key] = _redirected[key][1]
+
+
+def resume(applied: Applied) -> None:
+    """Undo :func:`withdraw`. A reference that was never redirected stays what it is."""
+    key = _key(applied.original)
+    if key in _redirected:
+        _traced[key] = applied.replacement
 
 
 def _key(original: object) -> str:

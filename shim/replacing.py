@@ -98,6 +98,15 @@ def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> 
     return changed
 
 
+def held(things: Iterable[object]) -> set[int]:
+    """The ids of those of ``things`` that stand in the namespace of a loaded module."""
+    wanted = {id(thing) for thing in things}
+    found: set[int] = set()
+    for module in _modules(None):
+        found |= wanted.intersection(map(id, list(namespace(module).values())))
+    return found
+
+
 def _modules(since: str | None) -> list[object]:
     """All modules whose import began with that of ``since`` or later; all, where it is unknown."""
     modules: list[object] = []

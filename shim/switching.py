@@ -1,0 +1,43 @@
+"""Patches taken out for good or for a while, all at once, and put in again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Collection, Iterator
+
+from . import apply, late, replacing
+from .apply import Applied
+
+
+def take_out(patches: Collection[Applied]) -> None:
+    """Let the identical originals stand where they did."""
+    for applied in patches:
+        late.withdraw(applied)
+    apply.withdraw(patches)
+
+
+def put_in(patches: Collection[Applied]) -> None:
+    """Undo :func:`take_out`: the identical replacements stand where they did."""
+    for applied in patches:
+        late.resume(applied)
+        applied.resume()
+    replacing.rebind((applied.original, applied.replacement) for applied in patches)
+
+
+def still_held(patches: Collection[Applied]) -> list[Applied]:
+    """Those of which a loaded module holds anything."""
+    held = replacing.held(place for applied in patches for place in applied.places())
+    return [a for a in patches if not held.isdisjoint(map(id, a.places()))]
+
+
+@contextlib.contextmanager
+def no_compilation() -> Iterator[None]:
+    """Within it no other thread compiles: each graph is made with all of our functions or none.
+
+    Waits for what is being compiled. To be entered before any lock that tracing may want.
+    """
+    compiling = sys.modules.get("torch._dynamo.convert_frame")
+    lock = getattr(compiling, "compile_lock", None)
+    with lock or contextlib.nullcontext():
+        yield

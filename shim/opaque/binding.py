@@ -1,10 +1,9 @@
 """The parameters of a traced call, judged as Python judges those of the function itself.
 
-An op would judge them too, but by its own name, and takes no ``8192.0`` for a whole number. Dynamo
-follows all of this line by line, which is most of what it takes to compile a call. So each function
-has source of its own, a few straight lines: Python binds the arguments, and the usual call, which
-gives no output and no value that travels in parts, goes to its op at once. What does not fit the
-parameters at all is refused in Dynamo's own words, as for any function.
+An op would judge them too, but by its own name, and takes no ``8192.0`` for a whole number. Where
+Dynamo follows a call it does so line by line, so each function has source of its own, a few
+straight lines: Python binds the arguments. What does not fit the parameters at all is refused in
+Dynamo's own words, as for any function.
 """
 
 from __future__ import annotations
@@ -12,27 +11,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 #: What is no number, whatever a function does with it.
 _NO_NUMBER = (torch.Tensor, str, list, tuple, dict, type(None))
-
-
-@dataclass(frozen=True)
-class Direct:
-    """An op that a call goes to as it is, where some parameters stand at their defaults.
-
-    Attributes:
-        op: the op.
-        resting: these parameters; the op is not given them.
-    """
-
-    op: OpOverload
-    resting: Collection[str]
 
 
 def binding(
@@ -41,7 +25,6 @@ def binding(
     kinds: Mapping[str, tuple[Any, bool]],
     call: Callable[..., Any],
     *,
-    direct: Direct | None = None,
     unless_none: Collection[str] = (),
 ) -> Callable[..., Any]:
     """``call``, which takes arguments by keyword, behind the parameters of a function.
@@ -51,7 +34,6 @@ def binding(
         signature: its parameters.
         kinds: the types of those that a schema can hold, and whether they may be None.
         call: gets all that have a plain value, and what was given of the others.
-        direct: goes before ``call`` where it can.
         unless_none: parameters that ``call`` gets only if they are something.
     """
     name = function.rpartition(".")[2]
@@ -71,11 +53,6 @@ def binding(
             known[f"_{kind.__name__}"] = kind
             known[f"_judge_{parameter.name}"] = _judge(kind, function, parameter.name)
             lines.append(_judging(parameter.name, kind, optional))
-    if direct is not None:
-        known["_op"] = direct.op
-        at_rest = [_at_rest(each, known[f"_default_{each}"]) for each in direct.resting]
-        arguments = _arguments_of(direct, [parameter.name for parameter in parameters])
-        lines += [f"if {' and '.join(at_rest) or True}:", f"    return _op({arguments})"]
     sometimes = (*unless_none, *odd)
     given = ", ".join(f"{p.name}={p.name}" for p in parameters if p.name not in sometimes)
     lines.append(f"_named = _dict({given})")
@@ -106,13 +83,6 @@ def _declared(parameters: list[inspect.Parameter]) -> list[str]:
     return declared
 
 
-def _at_rest(name: str, default: Any) -> str:
-    """Whether a parameter stands at its default. Of a tensor Dynamo would ask that in the graph."""
-    if default is None or default is ...:
-        return f"{name} is _default_{name}"
-    return f"_type({name}) is _type(_default_{name}) and {name} == _default_{name}"
-
-
 def _is_plain(default: Any) -> bool:
     plain = (bool, int, float, str, type(None), torch.dtype)
     return default is inspect.Parameter.empty or type(default) in plain
@@ -131,18 +101,6 @@ def _judge(kind: type, function: str, name: str) -> Callable[[Any], Any]:
         return judges(value, function, name)
 
     return judge
-
-
-def _arguments_of(direct: Direct, names: list[str]) -> str:
-    """The arguments of the call of the op: by position as far as none is left out."""
-    told, by_position = [], True
-    for argument in direct.op._schema.arguments:
-        if argument.name not in names or argument.name in direct.resting:
-            by_position = False
-            continue
-        by_position = by_position and not argument.kwarg_only
-        told.append(argument.name if by_position else f"{argument.name}={argument.name}")
-    return ", ".join(told)
 
 
 def _tensor(value: Any, function: str, name: str) -> Any:

@@ -31,6 +31,15 @@ _VALUES = (str, bytes, int, float, type(None), torch.dtype, torch.device, enum.E
 _RECORDS = ("profiling_cache", "_file_configs", "_managed_stores")
 
 
+def capturing() -> bool:
+    """Whether the current stream records a CUDA graph."""
+    # What has no context has no stream to ask of.
+    return (
+        torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        and torch.cuda.is_current_stream_capturing()
+    )
+
+
 class Kernels:
     """The kernel modules behind one op.
 
@@ -64,12 +73,7 @@ class Kernels:
 
     def before_run(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a stream is capturing; RuntimeError if this very call would load a module."""
-        # Each call comes by here. What has no context has no stream to ask of.
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            return False
-        if not torch.cuda.is_current_stream_capturing() or not any(
-            map(_on_gpu, arguments.values())
-        ):
+        if not capturing() or not any(map(_on_gpu, arguments.values())):
             return False
         for load in self._needs(arguments):
             if not (is_loaded(load) or (load.tuned and _has_records())):

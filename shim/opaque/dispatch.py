@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .identity import take_over
-from .later import Later, maker
+from .in_graph import meeting
+from .later import Later
 
 if TYPE_CHECKING:  # of no use to a process that never compiles
     from .declare import Count, GivenBack
@@ -35,16 +36,20 @@ def dispatching(
         later: makes what takes the same arguments and calls the op.
         eager: called instead of ``original`` where nobody watches.
     """
-    make = maker(later)
     untraced = original if eager is None else eager
     is_dynamo_compiling = torch.compiler.is_dynamo_compiling
     active_modes = torch._C._len_torch_dispatch_stack
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or active_modes():
-            make()
+        if is_dynamo_compiling():
+            meet()
+            return later.traced(*args, **kwargs)
+        if active_modes():
+            later.make()
             return later.traced(*args, **kwargs)
         return untraced(*args, **kwargs)
+
+    meet = meeting(replacement, later)
 
     # Dynamo counts recompilations by code object: under one for all ops, whoever compiles several
     # of them by themselves would reach its limit.

@@ -42,19 +42,6 @@ class Later:
                 self._being_made = False
 
 
-def maker(later: Later) -> Callable[[], None]:
-    """What has ``later`` made: Dynamo calls it for real while it traces, and traces no part of it.
-
-    Without an argument, since not every torch takes such an object for one.
-    """
-
-    def make() -> None:
-        later.make()
-
-    make._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return make
-
-
 class _Namespace(_OpNamespace):
     """Our ops under ``torch.ops``: who asks for one by its name, as a saved graph does, has it."""
 

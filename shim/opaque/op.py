@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from . import registry, shadow
-from .binding import Direct, binding
+from .binding import binding
 from .capture import Kernels, untuned
 from .declare import Count, Op
 from .dispatch import (
@@ -29,8 +29,11 @@ from .dispatch import (
     with_writes,
 )
 from .identity import signature_of
+from .in_graph import Straight, go_straight
+from .kernel import Quick
 from .later import named, promised
 from .launchers import Loaded
+from .remembering import remembering
 from .schema import Schema, from_signature, kinds
 
 if TYPE_CHECKING:
@@ -84,7 +87,8 @@ def traced(
     answer = fake or _seeing(op, signature, _answer(op, function, behind))
     if op.kept:
         run, answer = _copying(run), _copying(answer)
-    body = Body(signature, run, answer, behind, captured=op.captured)
+    plain = run is function and not op.keywords
+    body = Body(signature, run, answer, behind, captured=op.captured, plain=plain)
     defined = define(op, body, registry.Tag(release, _set_variables(op.variables)))
     kind = signature.return_annotation
     if op.named:
@@ -120,6 +124,7 @@ class Body:
         fake: likewise; the same results but for the data.
         kernels: what a call loads.
         captured: whether Inductor may put it into a CUDA graph of its own making.
+        plain: whether ``run`` is a function of that very signature.
     """
 
     signature: inspect.Signature
@@ -127,6 +132,7 @@ class Body:
     fake: Callable[..., Any]
     kernels: Kernels
     captured: bool = True
+    plain: bool = False
 
 
 def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
@@ -167,21 +173,20 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             wrap(body.fake),
             ordered=ordered,
             captured=body.captured and not refusal,
+            quick=_quick(body, schema, wrap),
         )
         return registry.define(name, tag, whole)
 
     def encoded(name: str, schema: Schema, wrap: Any, **options: Any) -> Callable[..., Any]:
         return encoding(register(name, schema, wrap, **options), schema, op.path)
 
-    def bound(traced: Callable[..., Any], direct: Direct | None = None) -> Callable[..., Any]:
-        return binding(
-            op.path,
-            signature,
-            kinds(signature, op.annotations),
-            traced,
-            direct=direct,
-            unless_none=[name for name in op.keywords if name in signature.parameters],
-        )
+    plain = kinds(signature, op.annotations)
+
+    def bound(traced: Callable[..., Any], calls: Sequence[Straight] = ()) -> Callable[..., Any]:
+        unless_none = [name for name in op.keywords if name in signature.parameters]
+        followed = binding(op.path, signature, plain, traced, unless_none=unless_none)
+        go_straight(followed, calls)
+        return followed
 
     if op.draws is not None:
         return bound(_drawing(op, signature, encoded))
@@ -194,9 +199,10 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
     varied = op.results or inputs
     defined = register(op_name, functional, complete if varied else _as_it_is)
     traced = encoding(defined, functional, op.path)
-    direct = None if varied else _direct(defined, functional, signature, (*out, *op.keywords))
+    given = {name: kind for name, kind in plain.items() if name not in op.keywords}
+    calls = [] if varied else _straight(defined, functional, signature, given)
     if not (out or varied):
-        return bound(traced, direct)
+        return bound(traced, calls)
     mutating = traced
     if out:
         writing = from_signature(
@@ -206,19 +212,48 @@ def define(op: Op, body: Body, tag: registry.Tag) -> Callable[..., Any]:
             required=out if total == 1 else (),
             annotations=op.annotations,
         )
-        mutating = encoded(f"{op_name}_out", writing, _silent if total == 1 else complete)
+        into = register(f"{op_name}_out", writing, _silent if total == 1 else complete)
+        mutating = encoding(into, writing, op.path)
+        if total == 1 and not (varied or op.part):
+            calls += _straight(into, writing, signature, given, out[0])
     count = _counting(op, signature, total)
-    return bound(with_results(traced, mutating, outs, inputs, count, op.part), direct)
+    return bound(with_results(traced, mutating, outs, inputs, count, op.part), calls)
 
 
-def _direct(
-    op: OpOverload, schema: Schema, signature: inspect.Signature, left_out: tuple[str, ...]
-) -> Direct | None:
-    """How calls go to the op as they are, None if none can."""
-    resting = [n for n in signature.parameters if n in left_out or n in schema.carriers]
-    if any(signature.parameters[name].default is inspect.Parameter.empty for name in resting):
+def _quick(body: Body, schema: Schema, wrap: Callable[..., Any]) -> Quick | None:
+    """How an op calls the function at once, None where a call takes more than that."""
+    if not body.plain or wrap not in (_as_it_is, _silent):
         return None
-    return Direct(op, resting)
+    if schema.plain.keys() != set(schema.op_names):
+        return None
+    defaults = {name: p.default for name, p in body.signature.parameters.items()}
+    return Quick(body.run, schema.plain, defaults, returns=wrap is _as_it_is)
+
+
+def _straight(
+    op: OpOverload,
+    schema: Schema,
+    signature: inspect.Signature,
+    kinds: Mapping[str, tuple[Any, bool]],
+    returned: str = "",
+) -> list[Straight]:
+    """The calls that go to the op as they are, if there can be any.
+
+    Args:
+        op: the op.
+        schema: of the op.
+        signature: of the function.
+        kinds: its parameters that may be given.
+        returned: the output that is given, and returned; empty for an op that makes its own.
+    """
+    names = {argument: name for argument, name in schema.plain.items() if name in kinds}
+    taken = {name: kinds[name] for name in names.values()}
+    if returned:
+        taken[returned] = (torch.Tensor, False)
+    rest = [p for p in signature.parameters.values() if p.name not in taken]
+    if any(parameter.default is inspect.Parameter.empty for parameter in rest):
+        return []
+    return [Straight(op, signature, names, taken, returned)]
 
 
 def _outs(op: Op, signature: inspect.Signature) -> tuple[str | None, ...]:
@@ -357,9 +392,11 @@ def _seeing(op: Op, signature: inspect.Signature, answer: Callable[..., Any]) ->
 
 def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[..., Any]:
     """The fake that the declaration asks for; it also tells what the call would load."""
+    run = remembering(functools.partial(shadow.run, function))
+    loads = remembering(lambda arguments: (None, shadow.loads(function, arguments)))
 
     def in_shadow(**arguments: Any) -> Any:
-        result, loaded = shadow.run(function, arguments)
+        result, loaded = run(arguments)
         kernels.will_load(loaded)
         return result
 
@@ -367,7 +404,7 @@ def _answer(op: Op, function: Callable[..., Any], kernels: Kernels) -> Callable[
         # What a call would load is of interest where it can be loaded.
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             with contextlib.suppress(Exception):  # the real call says it better
-                kernels.will_load(shadow.loads(function, arguments))
+                kernels.will_load(loads(arguments)[1])
         return None if op.fake is None else op.fake(**arguments)
 
     return by_rule if op.fake or op.returns == "()" else in_shadow

@@ -17,6 +17,7 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch._ops import OpOverload
 
 from .. import __version__
+from .kernel import Quick, kernel
 from .later import NAMESPACE, lock, made
 from .schema import Schema
 
@@ -24,6 +25,8 @@ from .schema import Schema
 # (pytorch #139444), and compiled graphs hold the ops by name.
 _library: torch.library.Library | None = None
 _bodies: dict[str, Body] = {}
+#: Upstream's functions that the kernels of ops call at once.
+_functions: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Body:
         fake: called by keyword with fake ones; same results but for the data.
         ordered: whether each call of the op counts, and their order.
         captured: whether Inductor may put it into a CUDA graph of its own making.
+        quick: how upstream's function is called at once, where that is all that ``run`` does.
     """
 
     schema: Schema
@@ -43,6 +47,7 @@ class Body:
     fake: Callable[..., Any]
     ordered: bool = False
     captured: bool = True
+    quick: Quick | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ def define(name: str, tag: Tag, body: Body) -> OpOverload:
             _define(key, body)
             made(name)
         _bodies[key] = body
+        if body.quick is not None:
+            _functions[key] = body.quick.function
     return _overload(key)
 
 
@@ -119,7 +126,10 @@ def _define(key: str, body: Body) -> None:
             return current.fake(**current.schema.arguments(args, kwargs))
 
     _library.define(f"{key}{body.schema.text}", tags=_tags(body))  # type: ignore[no-untyped-call]
-    _library.impl(key, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    called = run
+    if body.quick is not None:
+        called = kernel(_overload(key)._schema.arguments, body.quick, _functions, key, run)
+    _library.impl(key, called, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     # No result requires grad, and autograd knows of nothing that is written, a leaf that requires
     # grad included: so it is with FlashInfer's own kernels. Without this torch's fallback answers,
     # whose results require grad where an input does.

@@ -13,7 +13,7 @@ import operator
 import types
 import typing
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -56,12 +56,14 @@ class Schema:
         op_names: the op's parameters in order.
         carriers: by function parameter, how the ones that travel in parts do.
         required: the function's parameters without a default.
+        plain: by parameter of the op, the function's one that it is.
     """
 
     text: str
     op_names: tuple[str, ...]
     carriers: Mapping[str, Carrier]
     required: frozenset[str] = frozenset()
+    plain: Mapping[str, str] = field(default_factory=dict)
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The function's arguments by keyword, from a call of the op.
@@ -105,6 +107,7 @@ def from_signature(
         Inexpressible: for a parameter that neither the language nor a carrier can take.
     """
     carriers: dict[str, Carrier] = {}
+    as_they_are: dict[str, str] = {}
     declared: list[str] = []
     op_names: list[str] = []
     keyword_only = False
@@ -123,10 +126,12 @@ def from_signature(
             carriers[_OUT] = _RENAMED
             declared.append(plain.replace(f" {_OUT}", f" {_RENAMED.parts[0].name}"))
             op_names.append(_RENAMED.parts[0].name)
+            as_they_are[op_names[-1]] = parameter.name
             continue
         if plain is not None:
             declared.append(plain)
             op_names.append(parameter.name)
+            as_they_are[op_names[-1]] = parameter.name
             continue
         carrier = carriers[parameter.name] = _carrier(parameter)
         declared += [part.declare(alias) for part in carrier.parts]
@@ -136,7 +141,7 @@ def from_signature(
     text = f"({', '.join(_defaults_last(declared))}) -> {returns}"
     empty = inspect.Parameter.empty
     required_ones = frozenset(n for n, p in signature.parameters.items() if p.default is empty)
-    return Schema(text, tuple(op_names), carriers, required_ones)
+    return Schema(text, tuple(op_names), carriers, required_ones, as_they_are)
 
 
 def kinds(

@@ -399,6 +399,8 @@ def run_ops_on_the_device() -> None:
         registry._bodies[key] = dataclasses.replace(
             body, run=on_the_device(body.run), fake=_moving(body.fake)
         )
+    for key, function in registry._functions.items():
+        registry._functions[key] = on_the_device(function)
 
 
 def _moving(fake: Function) -> Function:

@@ -147,6 +147,8 @@ def run_ops_on_the_device() -> None:
         getattr(torch.ops.flashinfer_shim, name, None)  # not each has the op that writes
     for key, body in registry._bodies.items():
         registry._bodies[key] = dataclasses.replace(body, run=on_the_device(body.run))
+    for key, function in registry._functions.items():
+        registry._functions[key] = on_the_device(function)
 
 
 def judged(name: str, options: Json) -> Json:

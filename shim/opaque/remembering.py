@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from .launchers import Loaded
 
@@ -87,7 +87,7 @@ def remembering(run: Run) -> Run:
     def remembered(arguments: Mapping[str, Any]) -> tuple[Any, tuple[Loaded, ...]]:
         call = _Call()
         try:
-            key = (torch.get_default_dtype(), *map(call.look, arguments.items()))
+            key = (_surroundings(), *map(call.look, arguments.items()))
             answers = kept.setdefault(call.mode(), {})
         except _Unlike:
             return run(arguments)
@@ -100,6 +100,23 @@ def remembering(run: Run) -> Run:
         return result, loaded
 
     return remembered
+
+
+def _surroundings() -> tuple[Any, ...]:
+    """What else decides how a tensor is made that is asked for without saying more."""
+    known = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.get_default_dtype(), torch.cuda.current_device() if known else None
+
+
+def _expression(number: Any) -> Any:
+    expression = getattr(number.node, "expr", None)
+    if expression is None:
+        raise _Unlike
+    return expression
+
+
+def _given_to(load: Loaded) -> list[Any]:
+    return tree_leaves([load.args, load.kwargs])
 
 
 class _Call:
@@ -124,7 +141,7 @@ class _Call:
         if kind in _PLAIN or isinstance(value, enum.Enum):
             return kind, value
         if kind in _SYMBOLIC:
-            return kind, value.node.expr
+            return kind, _expression(value)
         if kind is tuple or kind is list:
             return kind, *map(self.look, value)
         raise _Unlike
@@ -133,10 +150,12 @@ class _Call:
         known = self._numbers.setdefault(id(tensor), len(self.tensors))
         if known < len(self.tensors):
             return known
+        if tensor.constant is not None:  # its numbers may be read
+            raise _Unlike
         self.tensors.append(tensor)
         numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
         return (
-            tuple([n if type(n) is int else n.node.expr for n in numbers]),
+            tuple([n if type(n) is int else _expression(n) for n in numbers]),
             tensor.dtype,
             tensor.device,
             tensor.layout,
@@ -147,6 +166,9 @@ class _Call:
         """What to keep of it."""
         leaves, spec = tree_flatten(result)
         self._check_symbols(leaves)
+        # A tensor would keep the mode alive, by which this is kept.
+        if any(isinstance(each, torch.Tensor) for load in loaded for each in _given_to(load)):
+            raise _Unlike
         stores = [tensor.untyped_storage()._cdata for tensor in self.tensors]
         results = tuple([self._result(leaf, stores) for leaf in leaves])
         return _Answer(results, spec, loaded)

@@ -7,10 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,8 +24,7 @@ from .survey import Finding
 _GENERATED = re.compile(r"<(@\w+)\(")
 
 
-@dataclass(frozen=True)
-class Applied:
+class Applied(NamedTuple):
     """One patch in force in ``module``: ``original`` is the identical object to put back.
 
     ``members`` is, by class and attribute, what stood there before and what does since, where it is
@@ -38,11 +35,11 @@ class Applied:
     finding: Finding
     original: Any
     replacement: Any
-    members: dict[tuple[type, str], tuple[object, object]] = field(default_factory=dict)
+    members: dict[tuple[type, str], tuple[object, object]]
 
     def put(self) -> None:
         """Let the replacement stand where the original does."""
-        path = self.finding.patch.contract.function
+        path = self.finding.patch.function
         kind = replacing.owner(self.module, path)
         if isinstance(kind, type):
             found = replacing.methods(kind, self.original, self.replacement)
@@ -125,19 +122,25 @@ def withdraw(done: Iterable[Applied]) -> None:
 
 
 def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applied:
-    original = replacing.resolve(module, finding.patch.contract.function)
+    original = replacing.resolve(module, finding.patch.function)
     function = without_disable(original)
     _check_origin(original, finding)
-    traits = finding.judgement.row.traits if finding.judgement.row else None
-    released = finding.facts is not None and finding.facts.released
     replacement = finding.patch.build(
-        Site(finding.patch.name, module, function, finding.release, released, traits, settings)
+        Site(
+            finding.patch.name,
+            module,
+            function,
+            finding.release,
+            finding.released,
+            finding.traits,
+            settings,
+        )
     )
     if settings.audit:
         from . import audit
 
         replacement = audit.watch(finding.patch.name, replacement)
-    return Applied(module, finding, original, replacement)
+    return Applied(module, finding, original, replacement, {})
 
 
 def _check_origin(live: Any, finding: Finding) -> None:
@@ -155,12 +158,11 @@ def _check_origin(live: Any, finding: Finding) -> None:
         if original_of(layer) is not None or not allowed:
             raise ForeignFunction(_replaced(finding.target, layer))
         layer = getattr(layer, "__wrapped__", None)
-    facts = finding.facts
     if (
-        facts is None
+        finding.file is None
         or code is None
-        or not _same_file(code.co_filename, facts.path)
-        or not facts.defines(code.co_name, code.co_firstlineno)
+        or not _same_file(code.co_filename, finding.file)
+        or not finding.defines(code.co_name, code.co_firstlineno)
     ):
         raise ForeignFunction(_replaced(finding.target, live))
 
@@ -181,7 +183,7 @@ def _replaced(target: str, function: Any) -> str:
 def _within(file: str, directory: str) -> bool:
     # As written, or as resolved: some installers link every file or folder to a cache.
     return any(
-        Path(path(file)).is_relative_to(path(directory))
+        path(file).startswith(os.path.join(path(directory), ""))
         for path in (os.path.abspath, os.path.realpath)
     )
 
@@ -196,8 +198,10 @@ def _deprecates(file: str) -> bool:
 
 
 @functools.cache
-def _same_file(one: str, other: os.PathLike[str]) -> bool:
+def _same_file(one: str, other: str) -> bool:
+    if one == other:
+        return True
     try:
         return os.path.samefile(one, other)
     except OSError:
-        return os.path.normcase(one) == os.path.normcase(os.fspath(other))
+        return os.path.normcase(one) == os.path.normcase(other)

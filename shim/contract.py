@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from packaging.version import Version
 
 from .ledger import Verdict
-from .upstream import FunctionFacts, Installed
+from .sources import FunctionFacts
+from .upstream import Installed
 
 #: Decorators with which users keep the compiler out of a function by hand. Whoever followed that
 #: advice has edited site-packages; we look through the edit (full-graph mode rejects it anyway).
@@ -40,7 +41,7 @@ class Row(NamedTuple):
         since, until: first and last release of the run, both included.
         module: where the function is defined.
         signature: its parameters and defaults, without annotations.
-        digest, source: see :class:`~shim.upstream.FunctionFacts`; without ``source`` the digest
+        digest, source: see :class:`~shim.sources.FunctionFacts`; without ``source`` the digest
             alone decides.
         traits: what the patch needs to know of this run, in a type of the patch's own.
     """
@@ -91,8 +92,7 @@ class Contract:
         return tuple(dict.fromkeys(row.module for row in reversed(self.rows)))
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """The contract's word on one installation.
 
     ``verdict`` is ``pending`` where the patch may be applied, else ``refused`` or ``not needed``.

@@ -9,6 +9,7 @@ is never held while a module of FlashInfer is imported, so import locks cannot d
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -69,13 +70,10 @@ def engage(gate: GateLike) -> None:
     """
     with _lock:
         gate.handed_over = True
-        if not _process.stood_down:
-            _judge()
+        refused = [] if _process.stood_down else _judge()
         # In one piece: another thread may be importing a module that is wanted before and after.
         gate.after = dict.fromkeys(_process.wanted, _executed)
-        if not _process.stood_down:
-            refused = Verdict.REFUSED
-            _tell(r for r in _process.ledger.records() if r.verdict is refused)
+        _tell(map(records.judged, refused))
 
 
 def activate(*, again: bool = True) -> tuple[Record, ...]:
@@ -131,7 +129,7 @@ def deactivate() -> None:
         if watching is not None:  # it has replaced a function of torch's, too
             watching.withdraw()
         _process.ledger.replace(
-            records.all_unjudged(
+            lambda: records.all_unjudged(
                 Verdict.DISABLED, "deactivate() was called", "call activate() to patch again"
             )
         )
@@ -172,11 +170,7 @@ def _pause() -> None:
 
         switching.take_out(_process.patches())
         for applied in _process.in_force.values():
-            _process.ledger.enter(
-                records.overruled(
-                    applied.finding, Verdict.DISABLED, "shim.disabled() is running", "let it end"
-                )
-            )
+            _enter(applied, records.paused)
 
 
 def _resume() -> None:
@@ -189,7 +183,7 @@ def _resume() -> None:
 
             switching.put_in(_process.patches())
             for applied in _process.in_force.values():
-                _process.ledger.enter(records.applied(applied))
+                _enter(applied)
         _patch_loaded()
 
 
@@ -216,19 +210,24 @@ def status() -> tuple[Record, ...]:
     return tuple(records.all_unjudged(Verdict.PENDING, reason, action))
 
 
-def _judge() -> None:
-    """Read the settings and judge what is installed: fills the ledger and the wanted patches."""
+def _judge() -> list[Finding]:
+    """Read the settings and judge what is installed: fills the ledger and the wanted patches.
+
+    Returns:
+        What has to stand aside.
+    """
     settings = _process.settings = read(os.environ, NAMES, FAMILIES)
     announce.set_level(settings.log)
-    announce.debug(f"settings: {settings.summary()}")
+    if announce.enabled("debug"):
+        announce.debug(f"settings: {settings.summary()}")
     if settings.mode == "off":
         _process.wanted = {}
         _process.ledger.replace(
-            records.all_unjudged(
+            lambda: records.all_unjudged(
                 Verdict.DISABLED, "FLASHINFER_SHIM=off", "set FLASHINFER_SHIM=auto"
             )
         )
-        return
+        return []
     if settings.complaints and settings.mode == "require":
         raise ShimError(f"FLASHINFER_SHIM=require: {'; '.join(settings.complaints)}")
     for complaint in settings.complaints:
@@ -242,22 +241,33 @@ def _judge() -> None:
     if package is None:
         raise ImportError("flashinfer is not a package with a directory")
     _, findings = survey(package, sys.path, settings.policy)
+    _process.ledger.replace(lambda: _judged(findings, settings))
+    if announce.enabled("debug"):
+        for each in _process.ledger.records():
+            announce.debug(f"{each.patch}: {each.verdict}: {each.reason}; found {each.found}")
     wanted: dict[str, list[Finding]] = {}
+    allowed = [finding for finding in findings if not finding.patch.left_out(settings)]
+    for finding in allowed:
+        if finding.verdict is Verdict.PENDING:
+            wanted.setdefault(finding.module, []).append(finding)
+            # The package is executed again while its modules stay as they are.
+            module = sys.modules.get(finding.module)
+            if module is not None and _is_live(module, finding):
+                _enter(_process.in_force[finding.patch.name])
+    _process.wanted = wanted
+    return [finding for finding in allowed if finding.verdict is Verdict.REFUSED]
+
+
+def _judged(findings: Sequence[Finding], settings: Settings) -> Iterator[Record]:
+    """The records before anything is applied."""
     for finding in findings:
         left_out = finding.patch.left_out(settings)
         if left_out:
-            record = records.unjudged(finding.patch, Verdict.DISABLED, left_out)
+            yield records.unjudged(finding.patch, Verdict.DISABLED, left_out)
         else:
-            record = records.judged(finding)
-            if record.verdict is Verdict.PENDING and finding.facts is not None:
-                wanted.setdefault(finding.facts.module, []).append(finding)
-                # The package is executed again while its modules stay as they are.
-                module = sys.modules.get(finding.facts.module)
-                if module is not None and _is_live(module, finding):
-                    record = records.applied(_process.in_force[finding.patch.name])
-        announce.debug(f"{record.patch}: {record.verdict}: {record.reason}; found {record.found}")
-        _process.ledger.enter(record)
-    _process.wanted = wanted
+            yield records.judged(finding)
+    for finding in findings:
+        finding.forget()
 
 
 def _package() -> Path | None:
@@ -311,29 +321,30 @@ def _patch(modules: Sequence[ModuleType], *, late: bool) -> None:
     if settings is None or not work:
         return
     try:
-        entered, faults = _put(work, settings, late=late)
+        done, faults = _put(work, settings, late=late)
     except Exception as error:
-        entered, faults = [], [(finding, error) for _, finding in work]
-    by_module = records.grouped(entered, lambda r: (r.target.partition(":")[0], r.reason))
-    for (name, reason), group in by_module:
-        functions = ", ".join(record.target.partition(":")[2] for record in group)
-        announce.info(f"patched in {name}: {functions}: {reason}")
-    _tell([_enter(*fault) for fault in faults])
+        done, faults = [], [(finding, error) for _, finding in work]
+    if announce.enabled("info"):
+        entered = map(records.applied, done)
+        by_module = records.grouped(entered, lambda r: (r.target.partition(":")[0], r.reason))
+        for (name, reason), group in by_module:
+            functions = ", ".join(record.target.partition(":")[2] for record in group)
+            announce.info(f"patched in {name}: {functions}: {reason}")
+    _tell([_enter_fault(*fault) for fault in faults])
 
 
 def _put(
     work: Sequence[tuple[ModuleType, Finding]], settings: Settings, *, late: bool
-) -> tuple[list[Record], list[tuple[Finding, Exception]]]:
+) -> tuple[list[Applied], list[tuple[Finding, Exception]]]:
     """Apply patches and write that down; all of it, or nothing where anything raises."""
     from . import apply
 
     done, faults = apply.apply(work, settings, None if late else work[0][0].__name__)
     try:
         _supersede(applied.finding for applied in done)
-        entered = [records.applied(applied) for applied in done]
-        for applied, record in zip(done, entered, strict=True):
+        for applied in done:
             _process.in_force[applied.finding.patch.name] = applied
-            _process.ledger.enter(record)
+            _enter(applied)
         from .late import note_early, redirect
 
         for applied in done:
@@ -342,9 +353,10 @@ def _put(
         apply.withdraw(done)
         for applied in done:
             _process.in_force.pop(applied.finding.patch.name, None)
-            _process.ledger.enter(records.judged(applied.finding))
+            finding = applied.finding
+            _process.ledger.enter(finding.patch.name, functools.partial(records.judged, finding))
         raise
-    return entered, faults
+    return done, faults
 
 
 def _done(module: ModuleType, finding: Finding, *, late: bool) -> bool:
@@ -366,7 +378,7 @@ def _is_live(module: ModuleType, finding: Finding) -> bool:
     from .replacing import resolve
 
     try:
-        return resolve(module, finding.patch.contract.function) is applied.replacement
+        return resolve(module, finding.patch.function) is applied.replacement
     except AttributeError:
         return False
 
@@ -376,7 +388,12 @@ def _half_imported(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
 
 
-def _enter(finding: Finding, error: Exception) -> Record:
+def _enter(applied: Applied, record: Callable[[Applied], Record] = records.applied) -> None:
+    """Put a patch that was applied into the ledger."""
+    _process.ledger.enter(applied.finding.patch.name, functools.partial(record, applied))
+
+
+def _enter_fault(finding: Finding, error: Exception) -> Record:
     """Put a patch that could not be applied into the ledger."""
     if isinstance(error, ForeignFunction):
         record = records.overruled(
@@ -394,7 +411,7 @@ def _enter(finding: Finding, error: Exception) -> Record:
             f"FLASHINFER_SHIM_PATCHES=-{finding.patch.name} leaves it out",
             "".join(traceback.format_exception(error)),
         )
-    _process.ledger.enter(record)
+    _process.ledger.enter(record.patch, lambda: record)
     return record
 
 

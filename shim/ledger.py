@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -52,30 +52,35 @@ class Record:
 
 
 class Ledger:
-    """A thread-safe table of records, in the order in which the patches were first entered."""
+    """A thread-safe table of records, in the order in which the patches were first entered.
+
+    Most processes never read it, so it holds what makes the records.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._all: Callable[[], Iterable[Record]] | None = None
+        self._entered: dict[str, Callable[[], Record]] = {}
         self._records: dict[str, Record] = {}
 
-    def enter(self, record: Record) -> None:
-        """Write ``record`` over whatever stood for its patch."""
+    def enter(self, patch: str, record: Callable[[], Record]) -> None:
+        """Let ``record``, when it is called, take the place of whatever stood for ``patch``."""
         with self._lock:
-            self._records[record.patch] = record
+            self._entered[patch] = record
 
-    def replace(self, records: Iterable[Record]) -> None:
-        """Forget everything and hold ``records``."""
-        fresh = {record.patch: record for record in records}
+    def replace(self, records: Callable[[], Iterable[Record]]) -> None:
+        """Forget everything and hold what ``records`` gives when it is called."""
         with self._lock:
-            self._records = fresh
+            self._all, self._entered, self._records = records, {}, {}
 
     def records(self) -> tuple[Record, ...]:
         """A snapshot."""
         with self._lock:
+            if self._all is not None:
+                self._records = {record.patch: record for record in self._all()}
+                self._all = None
+            while self._entered:
+                patch, record = next(iter(self._entered.items()))
+                self._records[patch] = record()
+                del self._entered[patch]
             return tuple(self._records.values())
-
-    def verdict(self, patch: str) -> Verdict | None:
-        """Where ``patch`` stands, None if it was never entered."""
-        with self._lock:
-            record = self._records.get(patch)
-        return None if record is None else record.verdict

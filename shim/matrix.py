@@ -10,16 +10,15 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
 FILE = Path(__file__).with_name("matrix.json")
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One FlashInfer with one torch on one Python, and what the core of the tests said.
 
     Attributes:
@@ -48,8 +47,7 @@ class Cell:
         return self.flashinfer, self.torch, self.python
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(NamedTuple):
     """Something that nobody has tried: a stable word, what was found and expected, what to do."""
 
     code: str

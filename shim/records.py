@@ -19,7 +19,7 @@ _FEW = 4
 
 def unjudged(patch: Patch, verdict: Verdict, reason: str, action: str = "") -> Record:
     """A record for a patch that nobody looked at FlashInfer for."""
-    target = f"{patch.contract.modules(None)[0]}:{patch.contract.function}"
+    target = f"{patch.contract.modules(None)[0]}:{patch.function}"
     return Record(patch.name, target, verdict, reason, action=action)
 
 
@@ -63,6 +63,13 @@ def applied(entry: Applied) -> Record:
         finding.judgement.expected,
         before=repr(entry.original),
         after=repr(entry.replacement),
+    )
+
+
+def paused(entry: Applied) -> Record:
+    """A patch that is in force again when ``shim.disabled()`` ends."""
+    return overruled(
+        entry.finding, Verdict.DISABLED, "shim.disabled() is running", "let it end"
     )
 
 

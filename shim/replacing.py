@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -107,14 +107,13 @@ def held(things: Iterable[object]) -> set[int]:
     return found
 
 
-def _modules(since: str | None) -> list[object]:
+def _modules(since: str | None) -> Iterator[object]:
     """All modules whose import began with that of ``since`` or later; all, where it is unknown."""
-    modules: list[object] = []
-    for name, module in reversed(list(sys.modules.items())):
-        modules.append(module)
+    # A copy, since others import meanwhile; it is made in one go, without an object for each entry.
+    for name, module in reversed(sys.modules.copy().items()):
+        yield module
         if name == since:
-            break
-    return modules
+            return
 
 
 def namespace(module: object) -> dict[str, Any]:

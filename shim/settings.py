@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 PREFIX = "FLASHINFER_SHIM"
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """One environment variable: its accepted spellings, each with the value it stands for."""
 
     name: str
@@ -84,8 +83,7 @@ _NO_FAMILIES: Mapping[str, Collection[str]] = {}
 VARIABLES = (MODE, POLICY, CUDA_VERSION, LOG, PRELOAD, REFERENCE, JIT)
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """The settings of one process, as read once from its environment.
 
     Attributes:
@@ -115,7 +113,7 @@ class Settings:
 
     def summary(self) -> str:
         """All of them on one line; of the patches, how many are enabled."""
-        told = asdict(self) | {"enabled": f"{len(self.enabled)} patches"}
+        told = self._asdict() | {"enabled": f"{len(self.enabled)} patches"}
         return ", ".join(f"{name}={value}" for name, value in told.items())
 
 

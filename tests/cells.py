@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from itertools import groupby
@@ -165,7 +165,7 @@ def _rewrite(change: Callable[[tuple[Cell, ...]], Iterable[Cell]], file: Path) -
     releases.cache().mkdir(parents=True, exist_ok=True)
     with releases.alone(releases.cache() / ".matrix.lock"):
         ordered = sorted(change(read(file)), key=lambda cell: tuple(map(Version, cell.key)))
-        lines = ",\n".join(json.dumps(asdict(cell)) for cell in ordered)
+        lines = ",\n".join(json.dumps(cell._asdict()) for cell in ordered)
         text = f'{{"schema": 1, "cells": [\n{lines}\n]}}\n'
         if not file.exists() or file.read_text() != text:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,10 @@ from packaging.version import Version
 from shim.contract import Contract, Judgement, judge
 from shim.ledger import Verdict
 from shim.patches import PATCHES, RELEASES, Patch
-from shim.survey import survey
-from shim.upstream import FunctionFacts, Installed, Sources, function_facts, installed
+from shim.patches.files import released
+from shim.sources import FunctionFacts, Sources, function_facts
+from shim.survey import judge_all, survey
+from shim.upstream import Installed, installed
 
 HERE = Path("/nowhere/flashinfer")
 FP4 = next(patch.contract for patch in PATCHES if patch.name == "fp4_quantize")
@@ -81,6 +83,20 @@ def test_a_known_file_is_told_as_its_functions_are_one_by_one(each_release: str)
         assert facts.signature in ("", alone.signature)
         assert facts.digest == alone.digest
         assert facts.source in ("", alone.source)
+
+
+def test_the_files_of_a_release_hold_the_functions_that_its_rows_say(each_release: str) -> None:
+    """Where all files are the released ones no row is read, so the two tables have to agree."""
+    told = {name: module for module, _, names in released(each_release) for name in names}
+    rows = {patch.name: patch.contract.row_for(Version(each_release)) for patch in PATCHES}
+    assert told == {name: row.module for name, row in rows.items() if row is not None}
+
+
+def test_a_verdict_that_follows_from_the_files_is_the_contracts(each_release: str) -> None:
+    package = releases.path(each_release) / "flashinfer"
+    for finding in judge_all(installed(package, []), "tested"):
+        assert finding.verdict is finding.judgement.verdict, finding.patch.name
+        assert finding.facts is None or finding.module == finding.facts.module
 
 
 def defined_anywhere(release: str, contract: Contract) -> list[str]:
@@ -189,7 +205,7 @@ def test_what_upstream_has_cured_is_not_needed(
 
 
 def test_a_problem_with_the_metadata_is_refused_with_its_words() -> None:
-    here = dataclasses.replace(the_installed("0.6.3"), version=None, problem="two releases")
+    here = the_installed("0.6.3")._replace(version=None, problem="two releases")
     judgement = judge(FP4, here, the_facts(FP4, "0.6.3"), releases=RELEASES, policy="adapt")
     assert judgement.verdict is Verdict.REFUSED
     assert judgement.reason == "two releases"

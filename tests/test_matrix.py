@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import cells
@@ -30,9 +29,9 @@ from shim.survey import survey
 TESTS = Path(__file__).parent
 
 GOOD = Cell("0.6.3", "2.11.0", "3.12", "13.0", None, 100, (), "2026-11-30")
-BAD = replace(GOOD, torch="2.13.0", failed=("test_one", "test_two"), passed=98)
-OLD = replace(GOOD, flashinfer="0.5.0", torch="2.9.1", python="3.10")
-TRIED = (OLD, replace(OLD, flashinfer="0.5.3"), GOOD, BAD)
+BAD = GOOD._replace(torch="2.13.0", failed=("test_one", "test_two"), passed=98)
+OLD = GOOD._replace(flashinfer="0.5.0", torch="2.9.1", python="3.10")
+TRIED = (OLD, OLD._replace(flashinfer="0.5.3"), GOOD, BAD)
 
 
 # --- the declaration, and what came of it -------------------------------------------------------
@@ -110,8 +109,8 @@ def test_a_failed_test_shows_in_its_cell_and_by_name() -> None:
 def test_a_cell_that_is_tried_again_replaces_what_was_known(tmp_path: Path) -> None:
     file = tmp_path / "matrix.json"
     cells.keep([BAD, OLD], file)
-    cells.keep([GOOD, replace(BAD, failed=(), passed=100)], file)
-    assert matrix.read(file) == (OLD, GOOD, replace(BAD, failed=(), passed=100))
+    cells.keep([GOOD, BAD._replace(failed=(), passed=100)], file)
+    assert matrix.read(file) == (OLD, GOOD, BAD._replace(failed=(), passed=100))
 
 
 def test_a_pair_that_failed_is_tried_again_as_if_it_had_not(tmp_path: Path) -> None:
@@ -175,7 +174,7 @@ def test_what_is_too_old_or_failed_is_refused_and_nothing_else(
 
 
 def test_a_pair_that_failed_is_left_alone_until_it_passes_with_a_later_patch() -> None:
-    assert refusal("0.6.3", "2.13.1", "tested", (*TRIED, replace(GOOD, torch="2.13.1"))) is None
+    assert refusal("0.6.3", "2.13.1", "tested", (*TRIED, GOOD._replace(torch="2.13.1"))) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from shim.cli.radar_signature import signature_changes
 from shim.cli.radar_source import Source
 from shim.definitions import Ambiguous, Definitions
 from shim.patches import NAMES, RELEASES
-from shim.upstream import Sources, installed
+from shim.sources import Sources
+from shim.upstream import installed
 
 
 def texts(old: str, new: str) -> list[str]:
@@ -166,7 +166,7 @@ def test_no_text_is_too_odd_to_be_looked_into(
 
 def test_every_patch_of_an_empty_package_is_gone_or_was_never_there(tmp_path: Path) -> None:
     package = write_garbage(tmp_path, b"")
-    here = dataclasses.replace(installed(package, []), version=Version("99.0"))
+    here = installed(package, [])._replace(version=Version("99.0"))
     drifts = compare(here, RELEASES[-1], NAMES)
     assert [drift.patch.name for drift in drifts] == list(NAMES)
     assert {drift.status for drift in drifts} == {"gone", "absent"}

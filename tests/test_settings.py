@@ -61,9 +61,7 @@ def test_a_directory_for_the_audit_must_exist_and_stays_the_same_wherever_the_pr
 def test_a_wrong_value_leaves_the_default_and_names_the_valid_ones(variable: object) -> None:
     name = variable.name  # type: ignore[attr-defined]
     settings = read({name: "sideways"}, KNOWN)
-    assert settings == read({}, KNOWN).__class__(
-        **{**vars(read({}, KNOWN)), "complaints": settings.complaints}
-    )
+    assert settings == read({}, KNOWN)._replace(complaints=settings.complaints)
     (complaint,) = settings.complaints
     assert f"{name}='sideways'" in complaint
     assert variable.choices in complaint  # type: ignore[attr-defined]

@@ -14,8 +14,8 @@ from packaging.version import Version
 from shim.patches import PATCHES, RELEASES, Patch, op_contracts
 from shim.patches import releases as listed
 from shim.patches.files import FILES
-from shim.patches.ops import OPS
-from shim.upstream import Sources
+from shim.patches.ops import FAMILIES, OPS
+from shim.sources import Sources
 
 #: A declared op of a module that the small release has.
 OP = "nvfp4_quantize"
@@ -34,6 +34,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
         return tree
 
     rows, numbers, files = (tmp_path / f"{name}.json" for name in ("rows", "releases", "files"))
+    monkeypatch.setattr(write_rows, "FUNCTIONS", tmp_path / "functions.json")
     rows.write_bytes(op_contracts.ROWS.read_bytes())
     files.write_bytes(FILES.read_bytes())
     monkeypatch.setattr(releases, "path", only_the_new_one)
@@ -50,8 +51,12 @@ def edit(tmp_path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+def declared() -> dict[str, dict[str, str]]:
+    return {family: {op.name: op.path for op in ops} for family, ops in FAMILIES.items()}
+
+
 def runs(rows: Path) -> list[tuple[str, str]]:
-    return [(since, until) for since, until, *_ in json.loads(rows.read_text())[OP]["rows"]]
+    return [(since, until) for since, until, *_ in json.loads(rows.read_text())[OP]]
 
 
 def test_a_function_that_stayed_is_in_the_run_that_it_was_in(
@@ -64,8 +69,9 @@ def test_a_function_that_stayed_is_in_the_run_that_it_was_in(
     assert json.loads(numbers.read_text()) == [*RELEASES, "99.0"]
     assert runs(rows) == [*before, (since, "99.0")]
     module = "flashinfer.quantization.fp4_quantization"
-    first, _, digest = json.loads(FILES.read_text())[module][-1]
-    assert json.loads(files.read_text())[module][-1] == [first, "99.0", digest]
+    first, _, *state = json.loads(FILES.read_text())[module][-1]
+    assert json.loads(files.read_text())[module][-1] == [first, "99.0", *state]
+    assert json.loads((numbers.parent / "functions.json").read_text()) == declared()
 
 
 def test_a_function_that_changed_begins_a_run_and_one_that_is_cured_ends_it(
@@ -76,7 +82,7 @@ def test_a_function_that_changed_begins_a_run_and_one_that_is_cured_ends_it(
     edit(tmp_path, f"\ndef {OP}(\n", f"\ndef {OP}(\n    kind,\n")
     write_rows.main(["99.0"])
     assert runs(rows) == [*before, ("99.0", "99.0")]
-    assert json.loads(rows.read_text())[OP]["rows"][-1][3].startswith("kind, ")
+    assert json.loads(rows.read_text())[OP][-1][3].startswith("kind, ")
 
     rows.write_bytes(op_contracts.ROWS.read_bytes())
     edit(tmp_path, f"\ndef {OP}(\n", f"\n@torch.library.custom_op\ndef {OP}(\n")

@@ -1,6 +1,6 @@
 """Writes shim/patches/rows.json: for each declared op, the runs of releases that agree on it.
 
-And ``files.json`` beside it, with the files that hold the functions of all patches.
+And ``functions.json`` and ``files.json`` beside it: the functions, and the files that hold them.
 
     python tests/write_rows.py          # after a change of declarations: reads every tested release
     python tests/write_rows.py 0.7.5    # makes 0.7.5 a tested release
@@ -23,17 +23,18 @@ sys.path.append(str(releases.ROOT))
 
 from shim.contract import Row
 from shim.definitions import Ambiguous, Definitions
-from shim.patches import PATCHES, Patch
-from shim.patches.files import FILES
+from shim.patches import FUNCTIONS, PATCHES, Patch
+from shim.patches.files import FILES, digest
 from shim.patches.op_contracts import ROWS, fixed
 from shim.patches.ops import FAMILIES, OPS
 from shim.patches.releases import FILE, RELEASES
-from shim.upstream import Sources
+from shim.sources import Sources
+from shim.upstream import module_file
 
 #: By op.
 Rows = dict[str, list[Row]]
-#: By module, the runs of releases in which its file stays as it is: first, last, digest.
-Files = dict[str, list[list[str]]]
+#: By module, the runs of releases in which its file stays as it is: first, last, digest, patches.
+Files = dict[str, list[tuple[str, str, str, list[str]]]]
 
 BY_HAND = tuple(patch for patch in PATCHES if patch.rows)
 
@@ -53,12 +54,22 @@ def main(added: Sequence[str]) -> None:
         for patch in BY_HAND:
             check_row(patch, release, sources)
         extend_rows(rows, release, sources)
-        extend_files(files, rows, release, sources)
+        extend_files(files, rows, release)
         print(release, file=sys.stderr)
     absent = ", ".join(name for name, runs in rows.items() if not runs)
     if absent:
         raise SystemExit(f"no release has {absent}")
-    _write({ROWS: dict(_told(rows)), FILES: dict(sorted(files.items())), FILE: known})
+    functions = {
+        family: {op.name: op.path for op in members} for family, members in FAMILIES.items()
+    }
+    _write(
+        {
+            ROWS: dict(_told(rows)),
+            FUNCTIONS: functions,
+            FILES: dict(sorted(files.items())),
+            FILE: known,
+        }
+    )
 
 
 def check_row(patch: Patch, release: str, sources: Sources) -> None:
@@ -93,33 +104,38 @@ def extend_rows(rows: Rows, release: str, sources: Sources) -> None:
             runs.append(row)
 
 
-def extend_files(files: Files, rows: Rows, release: str, sources: Sources) -> None:
+def extend_files(files: Files, rows: Rows, release: str) -> None:
     """Add the files of ``release`` that hold a function of a patch."""
-    modules = {runs[-1].module for runs in rows.values() if runs and runs[-1].until == release}
+    patches: dict[str, list[str]] = {}
     for patch in BY_HAND:
-        modules.add((patch.contract.row_for(Version(release)) or patch.contract.rows[-1]).module)
-    for module in modules:
-        runs, digest = files.setdefault(module, []), sources.digest(module)
-        if runs and runs[-1][2] == digest:
-            runs[-1][1] = release
-        else:
-            runs.append([release, release, digest])
+        module = (patch.contract.row_for(Version(release)) or patch.contract.rows[-1]).module
+        patches.setdefault(module, []).append(patch.name)
+    for name, runs in rows.items():
+        if runs and runs[-1].until == release:
+            patches.setdefault(runs[-1].module, []).append(name)
+    for module, names in patches.items():
+        file = module_file(releases.path(release) / "flashinfer", module)
+        if file is None:
+            raise SystemExit(f"{module} of {release} has no file")
+        state = (digest(file), names)
+        found = files.setdefault(module, [])
+        since = found.pop()[0] if found and tuple(found[-1][2:]) == state else release
+        found.append((since, release, *state))
 
 
 def _written() -> tuple[Rows, Files]:
     """What the files say now."""
-    told = json.loads(ROWS.read_text(encoding="utf-8"))
-    rows = {name: [Row(*run) for run in each["rows"]] for name, each in told.items()}
-    return rows, json.loads(FILES.read_text(encoding="utf-8"))
+    rows = json.loads(ROWS.read_text(encoding="utf-8"))
+    files = json.loads(FILES.read_text(encoding="utf-8"))
+    return {name: [Row(*run) for run in runs] for name, runs in rows.items()}, files
 
 
-def _told(rows: Rows) -> Iterator[tuple[str, Mapping[str, object]]]:
+def _told(rows: Rows) -> Iterator[tuple[str, object]]:
     """In the order of the declarations."""
-    for family, members in FAMILIES.items():
+    for members in FAMILIES.values():
         for op in members:
             # The last field, traits, is for rows that are written by hand.
-            runs = [run[:-1] for run in rows[op.name]]
-            yield op.name, {"family": family, "function": op.path, "rows": runs}
+            yield op.name, [run[:-1] for run in rows[op.name]]
 
 
 def _write(contents: Mapping[Path, object]) -> None:

@@ -12,8 +12,9 @@ from ..contract import Contract, Judgement, Row
 from ..definitions import Ambiguous, Definitions
 from ..patches import PATCHES, RELEASES, Patch
 from ..patches.ops import OPS
+from ..sources import FunctionFacts, Sources
 from ..survey import judge_all
-from ..upstream import FunctionFacts, Installed, Sources
+from ..upstream import Installed
 from .radar_signature import Change, signature_changes
 
 #: What a patch's function has become, the gravest first.

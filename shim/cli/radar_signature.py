@@ -48,7 +48,7 @@ def signature_changes(old: str, new: str) -> tuple[Change, ...]:
     """The changes from one signature to another.
 
     Args:
-        old, new: parameters and defaults as :class:`~shim.upstream.FunctionFacts` has them.
+        old, new: parameters and defaults as :class:`~shim.sources.FunctionFacts` has them.
     """
     if old == new:
         return ()

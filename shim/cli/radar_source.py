@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -120,11 +120,11 @@ def _stated(package: Path) -> Installed:
         return here
     stated = _by_source(package.parent)
     if stated is None:
-        return replace(here, problem="no metadata states its release, nor does a version.txt")
+        return here._replace(problem="no metadata states its release, nor does a version.txt")
     try:
-        return replace(here, version=Version(stated), problem="")
+        return here._replace(version=Version(stated), problem="")
     except InvalidVersion:
-        return replace(here, problem=f"the source states the version {stated!r}, which is none")
+        return here._replace(problem=f"the source states the version {stated!r}, which is none")
 
 
 def _by_source(tree: Path) -> str | None:

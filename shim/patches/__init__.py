@@ -6,20 +6,25 @@ The builders are named, and imported only when a module that they patch has been
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+import json
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..contract import Contract
 from ..settings import Settings
-from . import cuda_version_contract, fp4_quantize_contract, jit_contract, op_contracts
 from .releases import RELEASES as RELEASES
 
+if TYPE_CHECKING:  # a process that finds what it knows does without
+    from ..contract import Contract
 
-@dataclass(frozen=True)
-class Site:
+#: The declared ops, by family: each one's function, as ``tests/write_rows.py`` writes them.
+FUNCTIONS = Path(__file__).with_name("functions.json")
+
+
+class Site(NamedTuple):
     """Where a builder works.
 
     Attributes:
@@ -28,7 +33,7 @@ class Site:
         function: the function as its author wrote it (a user's compiler.disable looked through).
         release: of the FlashInfer that is installed, local part included.
         released: whether the function is the very code that the release has in the table.
-        traits: of the contract's row.
+        traits: gives those of the contract's row.
         settings: of this process.
     """
 
@@ -37,18 +42,17 @@ class Site:
     function: Callable[..., Any]
     release: str
     released: bool
-    traits: Any
+    traits: Callable[[], Any]
     settings: Settings
 
 
-@dataclass(frozen=True)
-class Patch:
+class Patch(NamedTuple):
     """One patch.
 
     Attributes:
         name: what the user calls it.
         family: the part of FlashInfer that its function belongs to; users may name that, too.
-        contract: what it was written for.
+        function: its function's name in the module, ``Class.method`` of a method.
         builder: module of this package whose ``build(site)`` returns the replacement.
         cures: what breaks without it, with the upstream issue, in one sentence.
         tracked: it replaces a method whose op has to find the object: those of its class get
@@ -61,12 +65,17 @@ class Patch:
 
     name: str
     family: str
-    contract: Contract
+    function: str
     builder: str
     cures: str
     tracked: bool = False
     switch: str = ""
     rows: str = ""
+
+    @property
+    def contract(self) -> Contract:
+        """What it was written for. Hundreds of rows are read when the first one is asked for."""
+        return _contracts(self.rows or "op_contracts")[self.name]
 
     def left_out(self, settings: Settings) -> str:
         """Why the user does not want it, empty if he does."""
@@ -82,11 +91,17 @@ class Patch:
         return built
 
 
+@functools.cache
+def _contracts(module: str) -> Mapping[str, Contract]:
+    contracts: Mapping[str, Contract] = import_module(f".{module}", __package__).CONTRACTS
+    return contracts
+
+
 PATCHES = (
     Patch(
         name="cuda_version",
         family="toolchain",
-        contract=cuda_version_contract.CONTRACT,
+        function="get_cuda_version",
         builder=".cuda_version",
         cures="get_cuda_version starts nvcc, which no compiler can trace (flashinfer #2733)",
         rows="cuda_version_contract",
@@ -94,7 +109,7 @@ PATCHES = (
     Patch(
         name="jit_load",
         family="toolchain",
-        contract=jit_contract.LOAD,
+        function="JitSpec.build_and_load",
         builder=".jit_watch",
         cures="nobody is told of a module that is loaded, or built, too late (flashinfer #3172)",
         switch="jit",
@@ -103,7 +118,7 @@ PATCHES = (
     Patch(
         name="jit_build",
         family="toolchain",
-        contract=jit_contract.BUILD,
+        function="run_ninja",
         builder=".jit_watch",
         cures="nobody is told of a build, or of how long it takes (flashinfer #3172)",
         switch="jit",
@@ -112,22 +127,22 @@ PATCHES = (
     Patch(
         name="fp4_quantize",
         family="quantization",
-        contract=fp4_quantize_contract.CONTRACT,
+        function="fp4_quantize",
         builder=".fp4_quantize",
         cures="fp4_quantize builds and loads its kernel from Python (flashinfer #2733)",
         rows="fp4_quantize_contract",
     ),
     *(
         Patch(
-            name=op.name,
-            family=op.family,
-            contract=op.contract,
+            name=name,
+            family=family,
+            function=function,
             builder=".declared_op",
-            cures=f"{op.contract.function} builds and loads its kernel from Python "
-            "(flashinfer #2733)",
-            tracked="." in op.contract.function,
+            cures="the function builds and loads its kernel from Python (flashinfer #2733)",
+            tracked="." in function,
         )
-        for op in op_contracts.read()
+        for family, functions in json.loads(FUNCTIONS.read_text(encoding="utf-8")).items()
+        for name, function in functions.items()
     ),
 )
 NAMES = tuple(patch.name for patch in PATCHES)

@@ -18,7 +18,6 @@ from packaging.version import Version
 
 from .. import announce
 from ..opaque.identity import take_over
-from ..toolchain import asking, choices, finding, targets
 from . import Site
 
 
@@ -61,6 +60,8 @@ def _asked_nvcc(site: Site) -> str | None:
     """What nvcc says, with a time limit, which FlashInfer's own function does not have."""
     if site.settings.cuda_version != "nvcc":
         return None
+    from ..toolchain import asking, finding
+
     toolkit = finding.find(os.environ)
     if toolkit is None:
         problem = "there is no CUDA toolkit"
@@ -82,14 +83,16 @@ def _compare_toolkit(site: Site) -> None:
     """Warn where FlashInfer, told torch's CUDA, asks this nvcc for what it cannot do."""
     if torch.version.cuda is None or site.settings.cuda_version == "nvcc" or not site.release:
         return
+    from ..toolchain import finding
+
     toolkit = finding.find(os.environ)
-    if toolkit is None or toolkit.release is None:
+    told = Version(torch.version.cuda)
+    if toolkit is None or toolkit.release is None or toolkit.release == told:
         return
+    from ..toolchain import choices, targets
+
     differences = choices.differences(
-        toolkit.release,
-        Version(torch.version.cuda),
-        Version(site.release),
-        os.environ.get(targets.VARIABLE),
+        toolkit.release, told, Version(site.release), os.environ.get(targets.VARIABLE)
     )
     broken = list(dict.fromkeys(each.lack for each in differences if each.lack))
     if broken:

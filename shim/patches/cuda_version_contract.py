@@ -6,7 +6,7 @@ It retires when upstream stops starting a process in it: the probe ``fixed`` see
 from __future__ import annotations
 
 from ..contract import Contract, Row
-from ..upstream import FunctionFacts
+from ..sources import FunctionFacts
 from .releases import RELEASES
 
 #: All that a body may mention which answers from torch alone.
@@ -31,3 +31,4 @@ CONTRACT = Contract(
     fixed=_fixed,
     faulty=_faulty,
 )
+CONTRACTS = {"cuda_version": CONTRACT}

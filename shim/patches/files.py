@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from . import RELEASES
+from ..upstream import module_file
+from .releases import RELEASES
 
-#: By module, the runs of releases in which its file stays as it is: first, last, digest, as
-#: ``tests/write_rows.py`` writes them.
+#: By module, the runs of releases in which its file stays as it is: first, last, digest, and the
+#: patches whose functions are in it, as ``tests/write_rows.py`` writes them.
 FILES = Path(__file__).with_name("files.json")
 
 
-def released_digest(module: str, release: str | None) -> str | None:
-    """:meth:`~shim.upstream.Sources.digest` of the file of ``module`` in a tested release.
-
-    None where the release is not tested, or no patch has a function there.
-    """
-    return None if release is None else _digests(release).get(module)
-
-
-@functools.cache
-def _digests(release: str) -> Mapping[str, str]:
+def released(release: str | None) -> Iterator[tuple[str, str, list[str]]]:
+    """The files of a tested release: module, :func:`digest` and patches; else none."""
     if release not in RELEASES:
-        return {}
-    runs: dict[str, list[tuple[str, str, str]]] = json.loads(FILES.read_text(encoding="utf-8"))
+        return
+    runs: dict[str, list[tuple[str, str, str, list[str]]]]
+    runs = json.loads(FILES.read_text(encoding="utf-8"))
     until_then = frozenset(RELEASES[: RELEASES.index(release) + 1])
     from_then_on = frozenset(RELEASES[RELEASES.index(release) :])
-    return {
-        module: digest
-        for module, states in runs.items()
-        for since, until, digest in states
-        if since in until_then and until in from_then_on
-    }
+    for module, states in runs.items():
+        for since, until, digest, patches in states:
+            if since in until_then and until in from_then_on:
+                yield module, digest, patches
+
+
+def digest(file: str) -> str:
+    """16 hex digits over a whole file, empty where it cannot be read."""
+    try:
+        with open(file, "rb", buffering=0) as opened:
+            return hashlib.sha256(opened.readall()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def compare(package: Path, release: str | None) -> dict[str, tuple[str, str] | None]:
+    """By patch that a release has a function for, that one's module and file; none of the others.
+
+    None in place of them where the file is not the released one, byte for byte. FlashInfer's
+    import waits for us, and to look for hundreds of functions takes longer than to compare files.
+    """
+    found: dict[str, tuple[str, str] | None] = {}
+    for module, expected, patches in released(release):
+        file = module_file(package, module)
+        intact = (module, file) if file and digest(file) == expected else None
+        found.update(dict.fromkeys(patches, intact))
+    return found

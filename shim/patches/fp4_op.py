@@ -35,6 +35,7 @@ def traced(site: Site, eager: Callable[..., Any] | None) -> Callable[..., Any]:
         site: of the patch.
         eager: runs in place of the function.
     """
+    traits = site.traits()
     signature = inspect.signature(site.function, eval_str=True)
     defaults = {
         name: parameter.default
@@ -50,7 +51,7 @@ def traced(site: Site, eager: Callable[..., Any] | None) -> Callable[..., Any]:
     kernels = Kernels("fp4_quantize", preload=site.settings.preload, needs=needs)
 
     def fake(**arguments: Any) -> Any:
-        outputs = fake_fp4_quantize(site.traits, **(defaults | arguments))
+        outputs = fake_fp4_quantize(traits, **(defaults | arguments))
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             kernels.will_load(needs(arguments))
         return outputs

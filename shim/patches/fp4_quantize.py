@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..opaque.dispatch import dispatching
 from ..opaque.later import promised
 from . import Site
-from .fp4_traits import Fp4Traits
+
+if TYPE_CHECKING:  # until a compiler meets the op nothing of it is needed
+    from .fp4_traits import Fp4Traits
 
 #: Parameters that decide nothing in plain arithmetic: how a kernel is launched.
 _LAUNCH_ONLY = ("enable_pdl", "backend")
@@ -23,7 +25,7 @@ _LAUNCH_ONLY = ("enable_pdl", "backend")
 
 def build(site: Site) -> Callable[..., Any]:
     """The replacement: the original in eager code, the op where somebody watches."""
-    eager = _by_device(site.function, site.traits) if site.settings.reference else None
+    eager = _by_device(site.function, site.traits()) if site.settings.reference else None
 
     def traced() -> Callable[..., Any]:
         from . import fp4_op

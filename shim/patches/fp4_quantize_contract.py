@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..contract import Contract, Row
-from ..upstream import FunctionFacts
+from ..sources import FunctionFacts
 from .fp4_traits import CuteTraits, Fp4Traits
 from .releases import RELEASES
 
@@ -90,3 +90,4 @@ CONTRACT = Contract(
     fixed=_fixed,
     faulty=_faulty,
 )
+CONTRACTS = {"fp4_quantize": CONTRACT}

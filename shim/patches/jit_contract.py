@@ -6,7 +6,7 @@ They retire when upstream itself says what it builds and loads, when, and why.
 from __future__ import annotations
 
 from ..contract import Contract, Row
-from ..upstream import FunctionFacts
+from ..sources import FunctionFacts
 from .releases import RELEASES
 
 _LOAD = {"module": "flashinfer.jit.core", "signature": "self"}
@@ -49,3 +49,4 @@ BUILD = Contract(
     fixed=_fixed,
     faulty=_builds,
 )
+CONTRACTS = {"jit_load": LOAD, "jit_build": BUILD}

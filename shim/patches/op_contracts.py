@@ -8,32 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract import Contract, Row
-from ..upstream import FunctionFacts
+from ..sources import FunctionFacts
+from . import PATCHES
 
-#: By op, its family, its function, and that one's runs of releases, oldest first: the fields of
-#: :class:`~shim.contract.Row`, as ``tests/write_rows.py`` writes them.
+#: By op, its function's runs of releases, oldest first: the fields of :class:`~shim.contract.Row`,
+#: as ``tests/write_rows.py`` writes them.
 ROWS = Path(__file__).with_name("rows.json")
-
-
-@dataclass(frozen=True)
-class OpContract:
-    """The contract of a declared op, and what is said of it besides."""
-
-    name: str
-    family: str
-    contract: Contract
-
-
-def read() -> tuple[OpContract, ...]:
-    """All of them, in the order of the declarations."""
-    return tuple(
-        OpContract(name, told["family"], contract(told["function"], told["rows"]))
-        for name, told in json.loads(ROWS.read_text(encoding="utf-8")).items()
-    )
 
 
 def contract(function: str, runs: Iterable[Sequence[str]]) -> Contract:
@@ -49,3 +32,13 @@ def fixed(facts: FunctionFacts) -> bool:
 
 def _faulty(facts: FunctionFacts) -> bool:
     return not fixed(facts)
+
+
+def _read() -> dict[str, Contract]:
+    rows = json.loads(ROWS.read_text(encoding="utf-8"))
+    return {
+        each.name: contract(each.function, rows[each.name]) for each in PATCHES if not each.rows
+    }
+
+
+CONTRACTS = _read()

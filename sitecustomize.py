@@ -55,11 +55,16 @@ def _entries_behind(here):
 
 def _run_next(entries):
     # type: (list[str]) -> None
+    if not entries:
+        return
+    find_spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec
+    if find_spec(_NAME, entries) is None:  # asked once: nearly all processes have no other
+        return
     # Files in the middle of running, kept on sys because this module may be there twice: whoever
     # comes round to us again continues behind the last of them.
     running = sys.__dict__.setdefault("_flashinfer_shim_running", [])
     for entry in entries:
-        spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(_NAME, [entry])
+        spec = find_spec(_NAME, [entry])
         if spec is None or spec.loader is None:  # nothing, or a mere folder of that name
             continue
         # A loader that reads no file may have no origin.

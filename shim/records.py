@@ -68,9 +68,7 @@ def applied(entry: Applied) -> Record:
 
 def paused(entry: Applied) -> Record:
     """A patch that is in force again when ``shim.disabled()`` ends."""
-    return overruled(
-        entry.finding, Verdict.DISABLED, "shim.disabled() is running", "let it end"
-    )
+    return overruled(entry.finding, Verdict.DISABLED, "shim.disabled() is running", "let it end")
 
 
 def grouped(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .upstream import module_file
+from .upstream import contents, module_file
 
 _NOTHING_KNOWN: Mapping[str, tuple[str, str]] = {}
 
@@ -68,7 +68,9 @@ class Sources:
 
     def _file(self, module: str) -> tuple[Path, bytes] | None:
         if module not in self._files:
-            self._files[module] = _contents(module_file(self._package, module))
+            file = module_file(self._package, module)
+            read = contents(file)
+            self._files[module] = None if file is None or read is None else (Path(file), read)
         return self._files[module]
 
     def facts(
@@ -203,13 +205,6 @@ class _Text:
 
 
 _DEFINITION = re.compile(r"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)[ \t]*[(:]", re.MULTILINE)
-
-
-def _contents(file: str | None) -> tuple[Path, bytes] | None:
-    try:
-        return None if file is None else (Path(file), Path(file).read_bytes())
-    except OSError:
-        return None
 
 
 def _hash(text: str) -> str:

@@ -122,11 +122,10 @@ def _text(distribution: Distribution, name: str) -> str:
 
 
 def _module_version(package: Path) -> str | None:
-    contents = _contents(module_path(package, "flashinfer._build_meta"))
-    if contents is None:
+    read = contents(module_file(package, "flashinfer._build_meta"))
+    if read is None:
         return None
-    text = contents[1].decode("utf-8", "replace")
-    match = _BUILD_META.search(text)
+    match = _BUILD_META.search(read.decode("utf-8", "replace"))
     return match.group(1) if match else None
 
 
@@ -157,3 +156,14 @@ def module_file(package: Path, module: str) -> str | None:
         if os.path.isfile(candidate):
             return candidate
     return None
+
+
+def contents(file: str | None) -> bytes | None:
+    """All of a file, None where there is none or it cannot be read."""
+    try:
+        if file is None:
+            return None
+        with open(file, "rb", buffering=0) as opened:
+            return opened.readall()
+    except OSError:
+        return None

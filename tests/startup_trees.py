@@ -19,7 +19,7 @@ from conftest import RunChild
 
 SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 SITECUSTOMIZE = releases.ROOT / "sitecustomize.py"
-GATE = releases.ROOT / "shim" / "gate.py"
+GATE = tuple(releases.ROOT / "shim" / name for name in ("gate.py", "handover.py"))
 
 HOOK = """
 def engage(gate):
@@ -63,7 +63,8 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 def package(folder: Path, hook: str = HOOK) -> Path:
     """Our package in ``folder``: the real gate, and ``hook`` as its hook."""
     write(folder, {"__init__.py": "", "hook.py": hook})
-    shutil.copy(GATE, folder / "gate.py")
+    for file in GATE:
+        shutil.copy(file, folder)
     return folder
 
 

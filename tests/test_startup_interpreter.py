@@ -116,6 +116,18 @@ def test_a_package_that_vanishes_after_start_is_silent(run_child: RunChild, tmp_
     assert (child.stdout, child.stderr) == ("original True None\n", "")
 
 
+def test_a_damaged_package_leaves_flashinfer_as_it_is(run_child: RunChild, tmp_path: Path) -> None:
+    ours = trees.checkout(tmp_path / "ours")
+    (ours / "shim" / "handover.py").write_text("this is no Python\n")
+    child = run_child(
+        "import sys, flashinfer; print(flashinfer.answer(), sys.meta_path[0].fault)",
+        env=trees.path(ours, trees.toy_flashinfer(tmp_path / "lib")),
+    )
+    assert child.stdout.startswith("original "), child
+    assert "handover.py: SyntaxError" in child.stdout
+    assert child.stderr == ""
+
+
 @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt", "ValueError", "1 / 0"])
 def test_no_error_of_our_own_start_reaches_the_interpreter(
     run_child: RunChild, tmp_path: Path, error: str

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..upstream import module_file
+from ..upstream import contents, module_file
 from .releases import RELEASES
 
 #: By module, the runs of releases in which its file stays as it is: first, last, digest, and the
@@ -31,11 +31,8 @@ def released(release: str | None) -> Iterator[tuple[str, str, list[str]]]:
 
 def digest(file: str) -> str:
     """16 hex digits over a whole file, empty where it cannot be read."""
-    try:
-        with open(file, "rb", buffering=0) as opened:
-            return hashlib.sha256(opened.readall()).hexdigest()[:16]
-    except OSError:
-        return ""
+    read = contents(file)
+    return "" if read is None else hashlib.sha256(read).hexdigest()[:16]
 
 
 def compare(package: Path, release: str | None) -> dict[str, tuple[str, str] | None]:

@@ -15,6 +15,21 @@ import torch
 
 from .capture import capturing
 
+# Without torch.no_grad(), an object of which costs more than all the rest of this.
+_SOURCE = """
+def kernel({declared}):
+    if _capturing():
+        return _usual({passed_on})
+    if not _is_grad_enabled():
+        {call}
+    else:
+        _set_grad_enabled(False)
+        try:
+            {call}
+        finally:
+            _set_grad_enabled(True)
+"""
+
 
 @dataclass(frozen=True)
 class Quick:
@@ -44,7 +59,7 @@ def kernel(
 
     Args:
         arguments: of the op's schema.
-        quick: how the function is called where nothing is captured and grad mode is off.
+        quick: how the function is called where nothing is captured.
         functions: where the function is looked up at each call, since another one may come in its
             place.
         key: of the function there.
@@ -53,8 +68,9 @@ def kernel(
     known: dict[str, Any] = {
         "_functions": functions,
         "_usual": usual,
-        "_is_grad_enabled": torch.is_grad_enabled,
         "_capturing": capturing,
+        "_is_grad_enabled": torch.is_grad_enabled,
+        "_set_grad_enabled": torch._C._set_grad_enabled,
     }
     declared, passed_on, by_name = [], [], []
     keyword_only = False
@@ -71,12 +87,8 @@ def kernel(
             declared.append(name)
         passed_on.append(f"{name}={name}" if keyword_only else name)
         by_name.append(f"{parameter}={name}")
-    source = (
-        f"def kernel({', '.join(declared)}):\n"
-        f"    if _is_grad_enabled() or _capturing():\n"
-        f"        return _usual({', '.join(passed_on)})\n"
-        f"    {'return ' * quick.returns}_functions[{key!r}]({', '.join(by_name)})\n"
-    )
+    call = f"{'return ' * quick.returns}_functions[{key!r}]({', '.join(by_name)})"
+    source = _SOURCE.format(declared=", ".join(declared), passed_on=", ".join(passed_on), call=call)
     exec(compile(source, f"<the kernel of {key}>", "exec"), known)
     made: Callable[..., Any] = known["kernel"]
     return made

@@ -43,7 +43,7 @@ def other(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6,
 """
 
 CHILD = f"""
-    import json, sys, types
+    import gc, json, sys, types, weakref
     sys.path.append({str(TESTS)!r})
     from child_side import error_of
     import torch
@@ -140,6 +140,14 @@ CHILD = f"""
         build(DECLARED, toy.other, release="1.0", preload=False)
         after = float(model(x, weight)[0, 0])
     answers["another function in its place"] = [round(before), after]
+    # Whom nobody holds any more, neither Dynamo's table nor we hold.
+    again = build(DECLARED, toy.scale, release="1.0", preload=False)
+    compiled(lambda x, w: again(x, w), x, weight)
+    gone = weakref.ref(again)
+    del again
+    torch._dynamo.reset()
+    gc.collect()
+    answers["a function that is gone"] = gone() is None
     answers["requires grad"] = torch.compile(
         lambda x, w: scale(x, w), fullgraph=True, backend="eager")(x, weight).requires_grad
     print(json.dumps(answers))
@@ -169,6 +177,7 @@ def _check(answers: dict[str, object]) -> None:
     assert answers["the function as a key"] == 5.0
     assert answers["exported"] == 2.5
     assert answers["another function in its place"] == [2, 7.0]
+    assert answers["a function that is gone"] is True
     assert answers["requires grad"] is False
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import functools
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -83,7 +82,6 @@ def remembering(run: Run) -> Run:
     kept: weakref.WeakKeyDictionary[FakeTensorMode, dict[Any, _Answer]]
     kept = weakref.WeakKeyDictionary()
 
-    @functools.wraps(run)
     def remembered(arguments: Mapping[str, Any]) -> tuple[Any, tuple[Loaded, ...]]:
         call = _Call()
         try:

@@ -7,7 +7,8 @@ those of torch 2.9 to 2.13, and an ImportError says that this torch has others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,13 +30,27 @@ def tell() -> bool:
     """Tell Dynamo of all functions there are; whether it has not known one."""
     table: dict[Any, Any] = get_torch_obj_rule_map()
     unknown = [function for function in list(laters) if function not in table]
-    table.update(dict.fromkeys(unknown, _Function))
+    table.update(dict.fromkeys(map(_Key, unknown), _Function))
     return bool(unknown)
 
 
 def begin_again() -> None:
     """Have Dynamo trace its frame from the beginning; RestartAnalysis, which it expects."""
     raise UnspecializeRestartAnalysis(restart_reason="flashinfer-shim: calls need not be followed")
+
+
+class _Key:
+    """Found for a function that the table does not keep alive: its module may be reloaded."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._hash = hash(function)
+        self._function = weakref.ref(function, lambda _: get_torch_obj_rule_map().pop(self, None))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._function() is other
 
 
 class _Function(UserFunctionVariable):

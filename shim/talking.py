@@ -93,6 +93,20 @@ def private_stdout() -> Emit:
     return emit
 
 
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Whatever is printed meanwhile, by C++ too, goes to stderr, for a report is to follow."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def end_with_parent() -> None:
     """Of a child: end, with all that it started, as soon as its parent has, even if by SIGKILL."""
 

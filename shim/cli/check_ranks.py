@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from ..talking import stdout_to_stderr
 from .check_fleet import CannotTell, Fleet, node
 from .check_node import Answer, ask
 
@@ -37,7 +38,8 @@ def check_ranks(arguments: Sequence[str], timeout: float, show: Callable[[Fleet]
         raise CannotTell(f"torch cannot be imported ({error}), and ranks meet by it") from error
     limit = timedelta(seconds=timeout)
     try:
-        distributed.init_process_group("gloo", timeout=limit)
+        with stdout_to_stderr():  # where some releases of gloo count its peers
+            distributed.init_process_group("gloo", timeout=limit)
         answer = ask(arguments)
         distributed.monitored_barrier(timeout=limit, wait_all_ranks=True)  # names those still at it
         first = distributed.get_rank() == 0

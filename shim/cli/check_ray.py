@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..talking import stdout_to_stderr
 from . import check_node
 from .check_fleet import CannotTell, Fleet, Node, node
 
@@ -36,6 +37,11 @@ def ask_nodes(address: str, arguments: Sequence[str], timeout: float) -> Fleet:
             f"{sys.executable} cannot import Ray ({error}); "
             'pip install "flashinfer-shim[ray]", with the version of the cluster'
         ) from error
+    with stdout_to_stderr():  # where Ray prints that a node has died
+        return _in_cluster(ray, address, arguments, timeout)
+
+
+def _in_cluster(ray: Any, address: str, arguments: Sequence[str], timeout: float) -> Fleet:
     try:
         _knock(address, timeout)
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)

@@ -37,6 +37,7 @@ class Gate:
         self.fault: str | None = None
         self.handed_over = False
         self._seen: set[str] = set()  # modules of FlashInfer that were not executed without us
+        self._moving = sys.modules["_thread"].allocate_lock()
         self._asking: set[tuple[int, str]] = set()
 
     def find_spec(

@@ -131,11 +131,17 @@ class WholeGate(Gate):
             spec.loader = gated
 
     def _come_first(self) -> None:
-        # In front again first, then gone from behind: no thread may find us missing.
-        own = next((i for i, finder in enumerate(sys.meta_path) if finder is self), 0)
-        if own:
-            sys.meta_path.insert(0, self)
-            del sys.meta_path[own + 1]
+        if not self._moving.acquire(False):
+            return  # another thread is at it
+        try:
+            own = next((i for i, finder in enumerate(sys.meta_path) if finder is self), 0)
+            if own:
+                # In front first, then gone from behind: no thread may find us missing.
+                sys.meta_path.insert(0, self)
+                if sys.meta_path[own + 1] is self:
+                    del sys.meta_path[own + 1]
+        finally:
+            self._moving.release()
 
     def hand_over(self, *, late: bool = False) -> None:
         """Load the package and let its hook fill ``after``; a body of FlashInfer's comes next.

@@ -7,6 +7,7 @@
 # make radar   what the newest release on the index would do to our patches: a report, never a failure
 # make release RELEASE=0.7.5   make that release a tested one (docs/compatibility.md)
 # make wheel   build the wheel, install it into a clean virtual environment, try it
+# make audit   bandit, known vulnerabilities, and a bill of materials: dist/*.cdx.json
 # make clean   remove all that these made
 #
 # PYTHON names another interpreter (3.10 or newer): make demo PYTHON=python3.12
@@ -24,7 +25,7 @@ INSTALL = -m pip --disable-pip-version-check -qq install --no-compile
 PIN = -c constraints.txt
 
 SHELL := /bin/sh
-.PHONY: demo test test-all reliability matrix lint radar release wheel clean
+.PHONY: demo test test-all reliability matrix lint radar release wheel audit clean
 .DELETE_ON_ERROR:
 
 # --- make demo ------------------------------------------------------------------------------------
@@ -105,14 +106,36 @@ wheel: .venv/.ready
 	.venv-wheel/bin/flashinfer-shim check --json > dist/check.json || test $$? -eq 1
 	.venv-wheel/bin/python -m json.tool dist/check.json > /dev/null
 
+# --- make audit -----------------------------------------------------------------------------------
+
+# pip-audit asks the package index of each distribution; of one that it does not find it says so.
+audit: wheel .venv-audit/.ready
+	.venv-audit/bin/bandit -q -c pyproject.toml -r shim sitecustomize.py flashinfer_shim_plugin.py \
+	    hatch_build.py
+	@rm -rf .venv-wheel
+	@$(PYTHON) -m venv --without-pip .venv-wheel
+	@.venv-audit/bin/python -m pip --disable-pip-version-check -qq --python .venv-wheel/bin/python \
+	    install $(PIN) dist/*.whl
+	@set -e; version=$$(.venv-wheel/bin/python -c 'import shim; print(shim.__version__)'); \
+	sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > .venv-wheel/pyproject.toml; \
+	.venv-audit/bin/cyclonedx-py environment --pyproject .venv-wheel/pyproject.toml \
+	    --mc-type library --output-reproducible --validate --of JSON \
+	    -o "dist/flashinfer_shim-$$version.cdx.json" .venv-wheel/bin/python
+	.venv-audit/bin/pip-audit --path .venv-wheel/lib/python3*/site-packages
+
+.venv-audit/.ready: pyproject.toml constraints.txt | .venv-audit
+	@echo "Installing bandit, cyclonedx-bom and pip-audit into .venv-audit ..."
+	@.venv-audit/bin/python $(INSTALL) $(PIN) bandit cyclonedx-bom pip-audit
+	@touch $@
+
 # --------------------------------------------------------------------------------------------------
 
-.venv .venv-demo:
+.venv .venv-demo .venv-audit:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "Python 3.10 or newer is needed and $(PYTHON) is not: name one by PYTHON=python3.12"; \
 	    exit 1; }
 	@$(PYTHON) -m venv $@ || { rm -rf $@; exit 1; }
 
 clean:
-	rm -rf .venv .venv-demo .venv-wheel .cache .nox .editable .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf .venv .venv-demo .venv-wheel .venv-audit .cache .nox .editable .mypy_cache .pytest_cache .ruff_cache dist
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -92,7 +92,7 @@ def _stay_in_front_of(entry):
         if theirs < ours:
             stated.insert(theirs, stated.pop(ours))
             os.environ["PYTHONPATH"] = os.pathsep.join(stated)
-    except Exception:  # one of them is not on it
+    except Exception:  # nosec B110  # one of them is not on it
         pass
 
 

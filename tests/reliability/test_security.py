@@ -460,6 +460,15 @@ def test_a_process_with_borrowed_rights_does_without_us(
     assert run_child(None, args=["-c", show], env=env).stdout == "True True\n"
     assert run_child(None, args=["-c", start], env=env).stdout == "False True\n"
 
+    plugin = (
+        "import sys, flashinfer_shim_plugin; flashinfer_shim_plugin.vllm(); "
+        "print('_flashinfer_shim_gate' in sys.modules)"
+    )
+    start_plugin = start.replace(repr(show), repr(plugin))
+    asked = {**env, "FLASHINFER_SHIM": "auto"}
+    assert run_child(None, args=["-c", plugin], env=asked).stdout == "True\n"
+    assert run_child(None, args=["-c", start_plugin], env=asked).stdout == "False\n"
+
     say = [sys.executable, "-m", "shim", "check", "--json"]
     start = f"import os, sys; {ids}; os.execv(sys.executable, {say!r})"
     report = json.loads(run_child(None, args=["-c", start], env=env).stdout)

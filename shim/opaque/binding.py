@@ -66,8 +66,7 @@ def binding(
         f"    return {name}",
     ]
     namespace: dict[str, Any] = {"__name__": __name__}
-    # The names are of parameters of FlashInfer's own functions; every value is in `known`.
-    exec(compile("\n".join(source), f"<the parameters of {function}>", "exec"), namespace)  # nosec B102
+    exec(compile("\n".join(source), f"<the parameters of {function}>", "exec"), namespace)
     made: Callable[..., Any] = namespace["_made"](**known)
     made.__qualname__ = name  # as Python names it where arguments do not fit
     return made

@@ -171,10 +171,10 @@ class WholeGate(Gate):
             Exception: Only one that bears a true ``flashinfer_shim_refusal``.
         """
         callback = self.after.get(name)
+        self._seen.add(name)
         try:
             if callback is not None:
                 callback(module)
-            self._seen.add(name)
             if self._found_by_others():
                 hook = self._load_hook()
                 if hook is not None:

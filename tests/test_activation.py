@@ -46,9 +46,11 @@ def test_a_late_activation_rebinds_every_copy_and_redirects_hidden_references(
         LATE
         + """
     before = [compiles(fp4_quantize), compiles(hidden)]
+    said = list({(r.verdict, r.reason, r.action) for r in shim.status()})
     first = shim.activate()
     answers = dict(
         before=before,
+        said=said,
         records=records(),
         rebound=[fp4_quantize is not originals[0], flashinfer.fp4_quantize is fp4_quantize,
                  cpp_ext.get_cuda_version is not originals[1]],
@@ -70,6 +72,9 @@ def test_a_late_activation_rebinds_every_copy_and_redirects_hidden_references(
     assert deviating(answers.pop("records")) == {}
     assert answers == {
         "before": [False, False],
+        "said": [
+            ["pending", "FlashInfer was imported without us in this process", "call activate()"]
+        ],
         "rebound": [True, True, True],
         "after": [True, True],
         "again": True,

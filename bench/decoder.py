@@ -2,7 +2,7 @@
 
     PYTHONPATH=CHECKOUT:FLASHINFER python3 bench/decoder.py [--save FILE]
 
-bench/decoder_plot.py draws what runs have saved.
+bench/plots.py draws what runs have saved.
 
 It decodes several prompts four ways: in eager code; each layer compiled with fullgraph=True by the
 backends eager and inductor; and each compiled layer captured in a CUDA graph, which is replayed
@@ -21,7 +21,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -300,11 +300,12 @@ def build_kernels() -> None:
             built.result()
 
 
-def measure() -> dict[str, Any]:
+def measure(batches: Sequence[int], save: Callable[[Any], None]) -> dict[str, Any]:
+    """The report, which is handed to ``save`` whenever there is more of it."""
     build_kernels()
     model = Model()
     torch.manual_seed(2)
-    prompts = torch.randint(VOCABULARY, (max(BATCHES), LONGEST), device="cuda")
+    prompts = torch.randint(VOCABULARY, (max(4, *batches), LONGEST), device="cuda")
     same: dict[str, dict[str, bool]] = {}
     for choose in (greedy, sampled):
         expected = decode(model, "eager", choose, prompts[:4], timed=False)
@@ -315,27 +316,37 @@ def measure() -> dict[str, Any]:
         same[choose.__name__] = found
         print(f"same tokens, {choose.__name__}: {found}", flush=True)
     speed: dict[str, dict[str, float]] = {way: {} for way in WAYS}
-    for batch in BATCHES:
-        for way in WAYS:
-            rate = decode(model, way, sampled, prompts[:batch], timed=True)
-            speed[way][str(batch)] = round(rate, 1)
-            print(f"batch {batch}, {way}: {rate:.0f} tokens/s", flush=True)
-    return {
+    report = {
         "flashinfer": flashinfer.__version__,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(),
         "same tokens": same,
         "tokens per second": speed,
     }
+    for batch in batches:
+        for way in WAYS:
+            rate = decode(model, way, sampled, prompts[:batch], timed=True)
+            speed[way][str(batch)] = round(rate, 1)
+            print(f"batch {batch}, {way}: {rate:.0f} tokens/s", flush=True)
+        save(report)
+    return report
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save", metavar="FILE")
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+    parser.add_argument("--build", action="store_true", help="build the kernels, nothing else")
     options = parser.parse_args()
-    report = measure()
-    if options.save:
-        Path(options.save).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if options.build:
+        build_kernels()
+        return 0
+
+    def save(report: Any) -> None:
+        if options.save:
+            Path(options.save).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+    report = measure(options.batches, save)
     return 0 if all(all(found.values()) for found in report["same tokens"].values()) else 1
 
 

@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: A ratio over this many times its goal fails a run with ``--check``.
-TOLERANCE = 2.0
-
 
 @dataclass(frozen=True)
 class Side:
@@ -27,15 +24,6 @@ class Side:
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a ratio may be at most, of one side to another."""
-
-    side: str
-    against: str
-    ratio: float
 
 
 def in_turn(
@@ -114,18 +102,19 @@ def added(ones: Sequence[float], others: Sequence[float]) -> dict[str, float]:
 
 
 def machine(device: str = "cpu") -> dict[str, str]:
-    """What a saved run says of where it ran. For a process that has imported FlashInfer."""
-    import flashinfer
-    import torch
-
-    cuda = device == "cuda"
-    return {
+    """What a saved run says of where and with what it ran: of what this process has imported."""
+    torch = sys.modules.get("torch")
+    found = {
         "date": datetime.date.today().isoformat(),
-        "device": torch.cuda.get_device_name() if cuda else platform.machine(),
+        "device": platform.machine(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "flashinfer": flashinfer.__version__,
     }
+    if torch is not None and device == "cuda":
+        found["device"] = torch.cuda.get_device_name()
+    for name in ("torch", "flashinfer"):
+        if name in sys.modules:
+            found[name] = sys.modules[name].__version__
+    return found
 
 
 def show(title: str, unit: str, sides: Mapping[str, Mapping[str, float]], base: str) -> None:
@@ -140,28 +129,6 @@ def show(title: str, unit: str, sides: Mapping[str, Mapping[str, float]], base: 
         )
 
 
-def missed(
-    sides: Mapping[str, Mapping[str, float]], goals: Sequence[Goal], tolerance: float = 1.0
-) -> list[str]:
-    """The goals that these measurements do not reach, each as a sentence."""
-    found = []
-    for goal in goals:
-        ratio = sides[goal.side]["median"] / sides[goal.against]["median"]
-        if ratio > goal.ratio * tolerance:
-            found.append(
-                f"{goal.side} is {ratio:.3f}x {goal.against}, and at most {goal.ratio:g}x is wanted"
-            )
-    return found
-
-
 def save(path: str, result: Mapping[str, Any]) -> None:
     """Write JSON."""
     Path(path).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-def finish(faults: Sequence[str], *, check: bool) -> None:
-    """Say which goals were missed; with ``check`` end with status 1 where there are any."""
-    for fault in faults:
-        print(f"missed: {fault}", file=sys.stderr)
-    if faults and check:
-        raise SystemExit(1)

@@ -2,8 +2,8 @@
 
     python3 bench/counted.py --flashinfer TREE [--json FILE]          # needs valgrind
 
-TREE is a directory that holds FlashInfer. Each call is made many times under callgrind, in a process
-without us and in one with us: silu_and_mul with a kernel that does nothing, FlashInfer's
+TREE is a directory that holds FlashInfer. Each call is made many times under callgrind, in a
+process without us and in one with us: silu_and_mul with a kernel that does nothing, FlashInfer's
 ``_get_cache_buf``, and the getter of a JIT module with a call of what it holds. The latter two we
 leave alone, so their counts have to be the same. Beside them stand the floors: a Python call, and
 a call through torch's dispatcher, of nothing.

@@ -2,9 +2,9 @@
 
     python3 bench/imports.py --flashinfer TREE... [--rounds N] [--json FILE]
 
-TREE is a directory that holds FlashInfer. Processes import it in turn without us and with us. The CPU
-time is that of whole processes; the memory is what a process has written and shares with no other,
-once everything is imported.
+TREE is a directory that holds FlashInfer. Processes import it in turn without us and with us. The
+CPU time is that of whole processes; the memory is what a process has written and shares with no
+other, once everything is imported.
 """
 
 from __future__ import annotations

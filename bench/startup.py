@@ -4,8 +4,8 @@
 
 It is started bare, with our start-up directory on PYTHONPATH, and with those of others: a
 sitecustomize that imports wrapt, as shims commonly do, and what ddtrace-run and
-opentelemetry-instrument put there, where they are installed (bench/constraints.txt). Measured is CPU
-time of whole processes, and with ``--instructions`` their instructions, by callgrind.
+opentelemetry-instrument put there, where they are installed (bench/constraints.txt). Measured is
+CPU time of whole processes, and with ``--instructions`` their instructions, by callgrind.
 """
 
 from __future__ import annotations

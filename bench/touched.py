@@ -5,9 +5,9 @@
 TREE is a directory that holds FlashInfer. A function that calls silu_and_mul is compiled, with and
 without ``fullgraph=True``, and called until nothing of it is compiled any more. Then it is counted
 how often a call asks for a file's state, opens a file, starts a process and loads a kernel module,
-and into how many graphs the function was broken.
-FlashInfer's own code looks for the module and has it built; the ninja and the nvcc that it starts do
-nothing, and the module that it loads holds kernels that do nothing.
+and into how many graphs the function was broken. FlashInfer's own code looks for the module and has
+it built; the ninja and the nvcc that it starts do nothing, and the module that it loads holds
+kernels that do nothing.
 """
 
 from __future__ import annotations
@@ -116,11 +116,8 @@ def asked(side: str, tree: str, scratch: Path, *, fullgraph: bool) -> dict[str, 
     """Of one call, by kind; or the error with which the compiler refuses it."""
     binaries = scratch / "bin"
     binaries.mkdir(exist_ok=True)
-    for name, does in (
-        ("ninja", ""),
-        ("nvcc", "echo 'Cuda compilation tools, release 12.8, V12.8.93'"),
-    ):
-        (binaries / name).write_text(f"#!/bin/sh\n{does}\n")
+    for name, says in (("ninja", ""), ("nvcc", "Cuda compilation tools, release 12.8, V12.8.93")):
+        (binaries / name).write_text(f"#!/bin/sh\necho '{says}'\n")
         (binaries / name).chmod(0o755)
     path = [str(ROOT)] * (side == WITH) + [tree, str(ROOT / "bench")]
     env = {

@@ -25,12 +25,11 @@ from typing import Any
 import measuring
 import sides
 import torch
-from sides import BY_HAND, DISPATCHER_CALL, OURS, Function
+from names import BY_HAND, DEPTHS, DISPATCHER_CALL, LENGTHS, NO_CALL, OURS, TORCHS
+from sides import Function
 
 CALLS = 64
-LENGTHS, DEPTHS = (8, 64, 512), (1, 8, 80)
 HIDDEN = 64
-NO_CALL, TORCHS = "a compiled function without a call", "an op of torch's own"
 
 Model = Callable[[torch.Tensor], Any]
 Told = dict[str, dict[str, float]]

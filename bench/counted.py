@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import measuring
+from names import DISPATCHER_CALL, PYTHON_CALL, WITH, WITHOUT
 
 ROOT = Path(__file__).resolve().parent.parent
-WITHOUT, WITH = "without us", "with us"
 TIMES = 200
 OVERHEAD = "the loop"
 
@@ -70,13 +70,13 @@ def calls() -> dict[str, Callable[[], Any]]:
     out = gate.fake(x)
     function, device = flashinfer.silu_and_mul, torch.device("cpu")
     floors = sides.bare(gate, "cpu")
-    python_call, dispatcher_call = floors[sides.PYTHON_CALL], floors[sides.DISPATCHER_CALL]
+    python_call, dispatcher_call = floors[PYTHON_CALL], floors[DISPATCHER_CALL]
     return {
         "silu_and_mul": lambda: function(x),
         "_get_cache_buf": lambda: _get_cache_buf("bench", 1024, device),
         "a JIT module's call": lambda: get_act_and_mul_module("silu").silu_and_mul(out, x, False),
-        sides.PYTHON_CALL: lambda: python_call(x),
-        sides.DISPATCHER_CALL: lambda: dispatcher_call(x),
+        PYTHON_CALL: lambda: python_call(x),
+        DISPATCHER_CALL: lambda: dispatcher_call(x),
     }
 
 

@@ -119,7 +119,8 @@ class Layer(torch.nn.Module):
             x = flashinfer.rmsnorm(x, self.norms[0])
         else:
             flashinfer.fused_add_rmsnorm(x, residual, self.norms[0])
-        q, k, v = (x @ self.qkv).split([HEADS * HEAD, KV_HEADS * HEAD, KV_HEADS * HEAD], dim=-1)
+        projected: Any = x @ self.qkv
+        q, k, v = projected.split([HEADS * HEAD, KV_HEADS * HEAD, KV_HEADS * HEAD], dim=-1)
         flashinfer.apply_rope_with_cos_sin_cache_inplace(cache.positions, q, k, HEAD, self.rope)
         flashinfer.append_paged_kv_cache(
             k.reshape(-1, KV_HEADS, HEAD),
@@ -141,7 +142,8 @@ class Layer(torch.nn.Module):
             self.scales[1],
             torch.bfloat16,
         )
-        return flashinfer.silu_and_mul(gated[0]) @ self.down
+        result: torch.Tensor = flashinfer.silu_and_mul(gated[0]) @ self.down
+        return result
 
 
 class Head(torch.nn.Module):
@@ -155,7 +157,8 @@ class Head(torch.nn.Module):
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """(batch, vocabulary), float32."""
         flashinfer.fused_add_rmsnorm(x, residual, self.norm)
-        return flashinfer.softmax((x @ self.vocabulary).float())
+        result: torch.Tensor = flashinfer.softmax((x @ self.vocabulary).float())
+        return result
 
 
 def weight(*size: int, scale: float | None = None, about: float = 0) -> torch.nn.Parameter:
@@ -214,6 +217,7 @@ class Captured:
     def __init__(self, step: Step, *rest: Any) -> None:
         self.step, self.rest = step, rest
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.result: torch.Tensor
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor, *_: Any) -> torch.Tensor:
         if self.graph is None:

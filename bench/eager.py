@@ -17,7 +17,8 @@ from typing import Any
 import measuring
 import sides
 import torch
-from sides import BY_HAND, CUSTOM_OP, ORIGINAL, OURS, Written
+from names import ADDED, BY_HAND, CUSTOM_OP, ORIGINAL, OURS
+from sides import Written
 
 #: Calls in a row. The launches of so many are far from filling the card's queue.
 CALLS = 100
@@ -69,7 +70,7 @@ def main() -> None:
                     **added
                 )
             )
-            result[written.name] = {"nanoseconds": found, "added by us": added}
+            result[written.name] = {"nanoseconds": found, ADDED: added}
     if args.json:
         measuring.save(args.json, result)
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import measuring
 from measuring import Side
+from names import ADDED, WITH, WITHOUT
 from startup import environment, startup_directory
-
-WITHOUT, WITH = "without us", "with us"
 
 # Freed memory is given back first, or what is left of it would differ from process to process.
 MEMORY = """
@@ -61,7 +60,7 @@ def both(tree: str, title: str, unit: str, measure: Callable[[Side], float], rou
         values = measuring.in_turn(list(sides), lambda name: measure(sides[name]), rounds)
     found, added = measuring.told(values), measuring.added(values[WITH], values[WITHOUT])
     measuring.show(title, unit, found, WITHOUT)
-    return {**found, "added by us": added}
+    return {**found, ADDED: added}
 
 
 def main() -> None:

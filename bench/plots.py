@@ -10,6 +10,7 @@ from typing import Any
 
 import goals
 import matplotlib
+from names import BARE
 
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "flashinfer-shim"
@@ -40,8 +41,8 @@ def starts(runs: goals.Runs) -> None:
     """Bars: instructions that each adds to the start of an interpreter."""
     found = runs["startup"]["instructions"]
     figure, panel = plt.subplots(figsize=(8, 2.4))
-    names = [name for name in found if name != goals.BARE]
-    values = [goals.added(found, name, goals.BARE) / 1e6 for name in names]
+    names = [name for name in found if name != BARE]
+    values = [goals.added(found, name, BARE) / 1e6 for name in names]
     bars = panel.barh(names, values, color=["tab:blue", *["0.6"] * (len(names) - 1)])
     panel.bar_label(bars, fmt="%.1f", padding=3)
     panel.set_xscale("log")

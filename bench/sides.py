@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from names import DISPATCHER_CALL, PYTHON_CALL
 
 if not torch.cuda.is_available():  # FlashInfer asks while it is imported
     os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", "9.0a")
 
 import flashinfer
-
-ORIGINAL, OURS = "the original", "ours"
-BY_HAND, CUSTOM_OP = "registered by hand", "torch.library.custom_op"
-PYTHON_CALL, DISPATCHER_CALL = "a Python call of nothing", "a dispatcher call of nothing"
 
 Function = Callable[..., Any]
 
@@ -78,7 +75,7 @@ class Written:
 
 def registered(name: str, written: Written, function: Function, device: str) -> Function:
     """An op at Library level, whose kernel for that device is a Python function."""
-    library = torch.library.Library("bench", "FRAGMENT")
+    library: Any = torch.library.Library("bench", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(f"{name}{written.schema}")
     library.impl(name, function, device.upper())
     torch.library.register_fake(f"bench::{name}", written.fake, lib=library)

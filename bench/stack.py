@@ -26,12 +26,10 @@ from typing import Any
 import measuring
 import sides
 import torch
-from sides import BY_HAND, ORIGINAL, OURS, Function
+from names import BY_HAND, EAGER, FULLGRAPH, GRAPH, ORIGINAL, OURS, REDUCE_OVERHEAD, ROWS
+from sides import Function
 
 DEVICE = "cuda"
-ROWS = (1, 4, 16, 64, 256)
-EAGER, FULLGRAPH = "eager", "fullgraph, backend eager"
-REDUCE_OVERHEAD, GRAPH = "reduce-overhead", "CUDA graph"
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 Weights = tuple[torch.Tensor, ...]
@@ -54,12 +52,14 @@ class Shape:
 
 def gated(norm: Function, gate: Function, x: torch.Tensor, weights: Weights) -> torch.Tensor:
     about, up, down = weights
-    return x + gate(norm(x, about) @ up) @ down
+    result: torch.Tensor = x + gate(norm(x, about) @ up) @ down
+    return result
 
 
 def small(norm: Function, gate: Function, x: torch.Tensor, weights: Weights) -> torch.Tensor:
     about, up = weights
-    return gate(norm(x, about)) @ up
+    result: torch.Tensor = gate(norm(x, about)) @ up
+    return result
 
 
 SHAPES = {
@@ -83,8 +83,8 @@ def drawn(shape: Shape, layers: int) -> list[Weights]:
 
     def weight(*size: int) -> torch.Tensor:
         if len(size) == 1:
-            return torch.rand(*size, dtype=torch.bfloat16, device=DEVICE)
-        return torch.randn(*size, dtype=torch.bfloat16, device=DEVICE) / size[0] ** 0.5
+            return torch.rand(size, dtype=torch.bfloat16, device=DEVICE)
+        return torch.randn(size, dtype=torch.bfloat16, device=DEVICE) * size[0] ** -0.5
 
     torch.manual_seed(0)
     return [tuple(weight(*size) for size in shape.weights) for _ in range(layers)]
@@ -141,14 +141,15 @@ def ways(models: dict[str, Model], x: torch.Tensor) -> Iterator[tuple[str, Model
 
 def microseconds(model: Model, x: torch.Tensor, steps: int) -> float:
     """Of one step, of ``steps`` in a row."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    event: Any = torch.cuda.Event
+    begin, end = event(enable_timing=True), event(enable_timing=True)
     torch.cuda.synchronize()
     begin.record()
     for _ in range(steps):
         model(x)
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / steps * 1e3
+    return float(begin.elapsed_time(end) / steps * 1e3)
 
 
 def measured(

@@ -21,10 +21,9 @@ from typing import Any
 
 import measuring
 from measuring import Side
+from names import BARE, DDTRACE, OPENTELEMETRY, START, WRAPT
 
 ROOT = Path(__file__).resolve().parent.parent
-BARE, OURS, WRAPT = "bare", "flashinfer-shim", "a sitecustomize that imports wrapt"
-DDTRACE, OPENTELEMETRY = "ddtrace-run", "opentelemetry-instrument"
 #: Start-up directories of others, below their packages.
 OTHERS = {
     DDTRACE: ("ddtrace", "bootstrap"),
@@ -50,7 +49,7 @@ def environment(*path: object, **more: str) -> dict[str, str]:
 def starts(scratch: Path) -> Iterator[Side]:
     """Interpreters that do nothing."""
     (scratch / "sitecustomize.py").write_text("import wrapt\n")
-    directories = {BARE: scratch / "empty", OURS: startup_directory(), WRAPT: scratch}
+    directories = {BARE: scratch / "empty", START: startup_directory(), WRAPT: scratch}
     for name, (package, below) in OTHERS.items():
         spec = importlib.util.find_spec(package.partition(".")[0])
         found = importlib.util.find_spec(package) if spec else None

@@ -24,9 +24,9 @@ from types import FrameType
 from typing import Any
 
 import measuring
+from names import WITH, WITHOUT
 
 ROOT = Path(__file__).resolve().parent.parent
-WITHOUT, WITH = "without us", "with us"
 TIMES = 10
 #: C functions of Python's that ask the system for something, and what they ask for.
 ASKING = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -130,6 +131,18 @@ def test_a_child_that_cannot_import_flashinfer_is_reported_with_its_last_words(
     assert text.returncode == 1
     assert "OSError: no driver" in text.stdout, text
     assert all(kind in text.stdout.splitlines()[-1] for kind in KINDS), text
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="-P came with Python 3.11")
+def test_children_get_the_flags_that_say_what_is_found(
+    run_child: RunChild, copy_release: CopyRelease
+) -> None:
+    shows = "import sys\nraise OSError(f'-P {sys.flags.safe_path}, -s {sys.flags.no_user_site}')\n"
+    tree = copy_release("0.6.3", edit={"flashinfer/__init__.py": lambda text: shows})
+    words = ["-P", "-s", "-m", "shim", "check", "--json", "--deep"]
+    checked = parse(run_child(None, args=words, release=tree))
+    said = {child["error"] for child in checked.report["children"]}
+    assert said == {"exit status 1: OSError: -P True, -s 1"}, checked
 
 
 TYPES: dict[str, type | tuple[type, ...]] = {

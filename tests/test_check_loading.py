@@ -35,6 +35,24 @@ def test_a_path_with_us_in_front_loads_us(run_child: RunChild) -> None:
     assert str(ROOT) in loading(checked)["reason"]
 
 
+def test_a_process_that_was_activated_otherwise_says_nothing_of_its_children(
+    run_child: RunChild,
+) -> None:
+    code = f"""
+        import sys
+        sys.path.insert(0, {str(ROOT)!r})
+        import shim
+        from shim.cli import main
+        shim.activate()
+        sys.exit(main(["check", "--json"]))
+        """
+    checked = parse(run_child(code, shim=False, release="0.6.3"))
+    assert checked.child.returncode == 1
+    assert checked.report["activated_by"] == "activate()"
+    assert loading(checked)["loads"] is False, checked
+    assert loading(checked)["reason"].startswith("PYTHONPATH does not hold")
+
+
 def test_a_path_without_us_does_not_and_the_remedy_is_named(run_child: RunChild) -> None:
     checked = parse(by_hand(run_child, release="0.6.3"))
     assert checked.child.returncode == 1

@@ -165,10 +165,16 @@ def _start(kind: str, command: Sequence[str], report: Path) -> ChildReport:
 
 
 def _flags() -> list[str]:
-    """The flags of this interpreter that concern sitecustomize.py, as spawn hands them on."""
+    """The flags of this interpreter that say what is found and run, as spawn hands them on."""
     if sys.flags.isolated:
         return ["-I"]
-    return ["-E"] * sys.flags.ignore_environment + ["-S"] * sys.flags.no_site
+    given = {
+        "-E": sys.flags.ignore_environment,
+        "-P": getattr(sys.flags, "safe_path", False),  # since Python 3.11
+        "-S": sys.flags.no_site,
+        "-s": sys.flags.no_user_site,
+    }
+    return [flag for flag, is_set in given.items() if is_set]
 
 
 def _last_line(text: str) -> str:

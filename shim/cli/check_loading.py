@@ -16,6 +16,7 @@ from importlib.machinery import PathFinder
 from ..gate import find_gate
 from ..location import is_our_sitecustomize
 from ..rights import rights_are_borrowed
+from .check_doors import activated_by
 from .environment import Environment
 
 EXPORT = 'export PYTHONPATH="$(flashinfer-shim path)${PYTHONPATH:+:$PYTHONPATH}"'
@@ -61,7 +62,8 @@ def loading(environment: Environment, environ: Mapping[str, str], *, off: bool) 
     if environment.wrapt is None:
         return Loading(False, "wrapt, which we need, is not installed", "pip install wrapt")
     gate = find_gate()
-    if gate is None:
+    # By any other door, a plugin's or activate(), this process says nothing of its children.
+    if gate is None or activated_by() != "sitecustomize":
         return _explain(ours.startup, environ)
     if os.path.realpath(gate.directory) != ours.package:
         return Loading(

@@ -84,7 +84,7 @@ def _rule() -> ModuleType | None:
     """The module that knows how Dynamo is told, None where this torch has no such way."""
     try:
         from . import rule
-    except ImportError as fault:
+    except (ImportError, AttributeError) as fault:
         announce.debug(f"Dynamo follows each call of an op: {fault}")
         return None
     return rule

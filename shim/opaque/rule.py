@@ -2,7 +2,7 @@
 
 A table of Dynamo's says which class stands for a function in a trace;
 ``torch.compiler.substitute_in_graph`` writes into it, too. None of that is public: the names are
-those of torch 2.9 to 2.13, and an ImportError says that this torch has others.
+those of torch 2.9 to 2.13, and an error on import says that this torch has others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from torch._dynamo.variables import (
 )
 from torch._dynamo.variables.tensor import SymNodeVariable
 
+from .. import announce
 from .in_graph import Straight, laters, straight
+from .later import Later
+
+_GUARD = GuardBuilder.FUNCTION_MATCH
 
 
 def tell() -> bool:
@@ -59,7 +63,7 @@ class _Function(UserFunctionVariable):
     @classmethod
     def create_with_source(cls, value: Any, source: Any) -> Any:
         """Of one that a trace has found; the graph is for this very function."""
-        install_guard(source.make_guard(GuardBuilder.FUNCTION_MATCH))
+        install_guard(source.make_guard(_GUARD))
         return cls(value, source=source)
 
     def as_python_constant(self) -> Any:
@@ -72,13 +76,29 @@ class _Function(UserFunctionVariable):
         """Make the call of an op, or follow the function."""
         later = laters[self.fn]
         later.make()
+        args = [variable.realize() for variable in args]
+        kwargs = {name: variable.realize() for name, variable in kwargs.items()}
+        found = _at_once(later, args, kwargs)
+        if found is None:
+            return super().call_function(tx, args, kwargs)
+        call, given, by_position, by_keyword = found
+        op = TorchInGraphFunctionVariable(call.op)
+        result = op.call_function(tx, by_position, by_keyword)
+        return given[call.returned] if call.returned else result
+
+
+def _at_once(
+    later: Later, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[Straight, dict[str, Any], list[Any], dict[str, Any]] | None:
+    """The call that need not be followed, its arguments by parameter, and those of the op."""
+    try:
         for call in straight(later):
             given = _bound(call, args, kwargs)
             if given is not None:
-                op = TorchInGraphFunctionVariable(call.op)
-                result = op.call_function(tx, *_ordered(call, given))
-                return given[call.returned] if call.returned else result
-        return super().call_function(tx, args, kwargs)
+                return call, given, *_ordered(call, given)
+    except Exception as fault:  # a variable of a torch that came later; any call can be followed
+        announce.debug(f"Dynamo follows a call of an op: {type(fault).__name__}: {fault}")
+    return None
 
 
 def _bound(call: Straight, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -88,7 +108,6 @@ def _bound(call: Straight, args: Sequence[Any], kwargs: Mapping[str, Any]) -> di
     except TypeError:
         return None
     for name, variable in given.items():
-        given[name] = variable = variable.realize()
         kind = call.kinds.get(name)
         default = call.signature.parameters[name].default
         if not (_is(variable, default) if kind is None else _fits(variable, *kind)):

@@ -15,7 +15,7 @@ import torch
 
 from .capture import capturing
 
-# Without torch.no_grad(), an object of which costs more than all the rest of this.
+# Without torch.no_grad(): an object of it costs more than all the rest of this.
 _SOURCE = """
 def kernel({declared}):
     if _capturing():

@@ -25,7 +25,7 @@ from .schema import Schema
 # (pytorch #139444), and compiled graphs hold the ops by name.
 _library: torch.library.Library | None = None
 _bodies: dict[str, Body] = {}
-#: Upstream's functions that the kernels of ops call at once.
+#: What a kernel with source of its own calls, by keyword: upstream's function, as a rule.
 _functions: dict[str, Callable[..., Any]] = {}
 
 
@@ -82,8 +82,7 @@ def define(name: str, tag: Tag, body: Body) -> OpOverload:
             _define(key, body)
             made(name)
         _bodies[key] = body
-        if body.quick is not None:
-            _functions[key] = body.quick.function
+        _functions[key] = body.run if body.quick is None else body.quick.function
     return _overload(key)
 
 

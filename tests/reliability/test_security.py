@@ -188,7 +188,7 @@ def _writes(call: ast.Call) -> bool:
 
 
 def test_nothing_is_unpickled_and_the_network_is_no_module_of_ours() -> None:
-    """pip, which ``radar`` starts, goes over the network, and ``check --ray``."""
+    """But for pip, which ``radar`` starts, and for Ray and gloo, by which ``check`` asks others."""
     loaders = {"pickle", "marshal", "shelve", "dill", "yaml"}
     network = {"socket", "ssl", "urllib", "http", "ftplib", "requests", "asyncio"}
     found = set()

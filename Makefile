@@ -3,6 +3,9 @@
 # make test-all  the same, with every op on every release of the matrix
 # make reliability  processes, nodes, faults, neighbours, soak: the figures of docs/reliability.md
 # make matrix  every pair of versions in docs/compatibility.md, which it writes: hours, gigabytes
+# make bench   what it costs, on the CPU: bench/results, and the tables and plots of docs/performance.md
+# make bench-docs   those tables and plots from what is in bench/results, such as a GPU's (bench/gpu.sh)
+# make bench-quick  a short one, which fails where a figure is over its limit (bench/goals.py)
 # make lint    ruff and mypy --strict
 # make radar   what the newest release on the index would do to our patches: a report, never a failure
 # make release RELEASE=0.7.5   make that release a tested one (docs/compatibility.md)
@@ -25,7 +28,8 @@ INSTALL = -m pip --disable-pip-version-check -qq install --no-compile
 PIN = -c constraints.txt
 
 SHELL := /bin/sh
-.PHONY: demo test test-all reliability matrix lint radar release wheel audit clean
+.PHONY: demo test test-all reliability matrix bench bench-docs bench-quick lint radar release wheel \
+    audit clean
 .DELETE_ON_ERROR:
 
 # --- make demo ------------------------------------------------------------------------------------
@@ -74,6 +78,31 @@ lint: .venv/.ready
 .venv/.ready: pyproject.toml hatch_build.py constraints.txt | .venv
 	@echo "Installing the tools for tests and checks into .venv ..."
 	@.venv/bin/python $(INSTALL) $(PIN) -e ".[test,dev]"
+	@touch $@
+
+# --- make bench ------------------------------------------------------------------------------------
+
+# Their start is slower with each .pth file of site-packages, so that start is measured where there is none.
+bench: .venv/.bench .venv-bench/.ready
+	.venv/bin/python bench/run.py bench/results --others .venv-bench/bin/python \
+	    --flashinfer $$(.venv/bin/python tests/releases.py 0.6.3 0.7.4)
+	@$(MAKE) --no-print-directory bench-docs
+
+bench-docs: .venv/.bench
+	.venv/bin/python bench/plots.py
+	.venv/bin/python bench/page.py
+
+bench-quick: .venv/.ready
+	.venv/bin/python bench/run.py .cache/bench --quick \
+	    --flashinfer $$(.venv/bin/python tests/releases.py 0.6.3 0.7.4)
+
+.venv/.bench: .venv/.ready
+	@.venv/bin/python $(INSTALL) $(PIN) -e ".[bench]"
+	@touch $@
+
+# What an interpreter's start with us is compared with, and nothing else.
+.venv-bench/.ready: bench/constraints.txt | .venv-bench
+	@.venv-bench/bin/python $(INSTALL) -c bench/constraints.txt ddtrace opentelemetry-distro wrapt
 	@touch $@
 
 # --- make radar, make release ---------------------------------------------------------------------
@@ -130,12 +159,13 @@ audit: wheel .venv-audit/.ready
 
 # --------------------------------------------------------------------------------------------------
 
-.venv .venv-demo .venv-audit:
+.venv .venv-bench .venv-demo .venv-audit:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "Python 3.10 or newer is needed and $(PYTHON) is not: name one by PYTHON=python3.12"; \
 	    exit 1; }
 	@$(PYTHON) -m venv $@ || { rm -rf $@; exit 1; }
 
 clean:
-	rm -rf .venv .venv-demo .venv-wheel .venv-audit .cache .nox .editable .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf .venv .venv-bench .venv-demo .venv-wheel .venv-audit .cache .nox .editable \
+	    .mypy_cache .pytest_cache .ruff_cache dist
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -18,6 +18,7 @@ feed-forward's first one is FlashInfer's FP8 product.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import sys
 import time
@@ -321,6 +322,7 @@ def measure(batches: Sequence[int], save: Callable[[Any], None]) -> dict[str, An
         print(f"same tokens, {choose.__name__}: {found}", flush=True)
     speed: dict[str, dict[str, float]] = {way: {} for way in WAYS}
     report = {
+        "date": datetime.date.today().isoformat(),
         "flashinfer": flashinfer.__version__,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(),

@@ -10,6 +10,7 @@ a limit is never below what a clock on a busy machine can tell apart.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,7 @@ class Goal:
         run: the benchmark that saves it.
         figure: reads it from what was saved; raises KeyError where it was not measured.
         at_most: the goal, in ``unit``.
-        unit: ``x`` for ratios, else what is counted.
+        unit: ``x`` for ratios, else what is counted; empty where ``what`` says it.
         noise: below this a ratio's excess, or an amount, says nothing.
         floor: what physics leaves, from what was saved; raises KeyError where it was not measured.
         of: what the figure is of, from what was saved, where a run may have less than all.
@@ -103,6 +104,14 @@ def load(directory: Path = RESULTS) -> Runs:
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(directory.glob("*.json"))
     }
+
+
+def decoders(runs: Runs) -> list[Any]:
+    """The runs of bench/decoder.py, by FlashInfer's release."""
+    found = [run for name, run in runs.items() if name.startswith("decoder-")]
+    return sorted(
+        found, key=lambda run: [int(part) for part in re.findall(r"\d+", run["flashinfer"])]
+    )
 
 
 def ratio(found: Any, side: str, against: str) -> float:
@@ -310,7 +319,7 @@ def _touched() -> Iterator[Goal]:
             "touched",
             asked(fullgraph),
             0,
-            unit="of them",
+            unit="",
             noise=0,
         )
 

@@ -8,7 +8,7 @@
 # network. Kernels are built into FlashInfer's own cache (FLASHINFER_WORKSPACE_BASE): a minute.
 # All of it takes about six minutes on an H200 with 16 cores.
 #
-# OUT  gets eager-gpu.json, calls-gpu.json, stack-gated.json, stack-small.json, decoder-gpu.json, and
+# OUT  gets eager-gpu.json, calls-gpu.json, stack-gated.json, stack-small.json, decoder-RELEASE.json, and
 #      in gpu.txt what they printed. Each benchmark saves as it goes, so that one that its time limit
 #      ends leaves what it has.
 #
@@ -25,6 +25,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 last=$(($(nproc) - 1)) # a core that is left to what runs beside the stack
 failed=0
+release=$(python3 -c 'import flashinfer; print(flashinfer.__version__)') || exit 2
 
 part() { # SECONDS SCRIPT ARGS...
     local limit=$1 script=$2 began=$SECONDS status
@@ -48,7 +49,7 @@ all() {
     wait "$calls" || failed=1
     cat "$beside"
     rm "$beside"
-    part 150 decoder.py --save "$out/decoder-gpu.json" || failed=1
+    part 150 decoder.py --save "$out/decoder-$release.json" || failed=1
     return "$failed"
 }
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,17 @@ class Side:
     env: Mapping[str, str]
 
 
+Value = TypeVar("Value")
+
+
 def in_turn(
-    names: Sequence[str], measure: Callable[[str], float], rounds: int
-) -> dict[str, list[float]]:
+    names: Sequence[str], measure: Callable[[str], Value], rounds: int
+) -> dict[str, list[Value]]:
     """``rounds`` measurements of each, one after the other in each round, the first thrown away.
 
     So whatever else the machine does meets all of them alike.
     """
-    found: dict[str, list[float]] = {name: [] for name in names}
+    found: dict[str, list[Value]] = {name: [] for name in names}
     for number in range(rounds + 1):
         for name in names:
             value = measure(name)

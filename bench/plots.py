@@ -123,7 +123,7 @@ def stacks(runs: goals.Runs) -> None:
 
 def decoders(runs: goals.Runs) -> None:
     """Lines: tokens per second against batch size, one panel for each saved run."""
-    shown = [run for name, run in runs.items() if name.startswith("decoder-")]
+    shown = goals.decoders(runs)
     figure, panels = plt.subplots(
         1, len(shown), figsize=(5 * len(shown), 4), sharey=True, squeeze=False
     )

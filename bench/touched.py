@@ -1,6 +1,6 @@
 """What a compiled call asks of the system: files, processes and modules, without us and with us.
 
-    python3 bench/touched.py --flashinfer TREE [--json FILE]
+    python3 bench/touched.py --flashinfer TREE [--quick] [--json FILE]
 
 TREE is a directory that holds FlashInfer. A function that calls silu_and_mul is compiled, with and
 without ``fullgraph=True``, and called until nothing of it is compiled any more. Then it is counted
@@ -141,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--flashinfer", metavar="TREE", required="--child" not in sys.argv)
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--quick", action="store_true", help="with us only")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--fullgraph", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -151,7 +152,7 @@ def main() -> None:
     print("\nasked of the system by a compiled call")
     with tempfile.TemporaryDirectory() as directory:
         for fullgraph in (False, True):
-            for side in (WITHOUT, WITH):
+            for side in (WITH,) if args.quick else (WITHOUT, WITH):
                 name = f"fullgraph={fullgraph}, {side}"
                 result[name] = asked(side, args.flashinfer, Path(directory), fullgraph=fullgraph)
                 print(f"  {name:30} {result[name]}")

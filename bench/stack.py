@@ -19,6 +19,7 @@ and ratios; all sides have to give the same bits.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,8 @@ def drawn(shape: Shape, layers: int) -> list[Weights]:
     def weight(*size: int) -> torch.Tensor:
         if len(size) == 1:
             return torch.rand(size, dtype=torch.bfloat16, device=DEVICE)
-        return torch.randn(size, dtype=torch.bfloat16, device=DEVICE) * size[0] ** -0.5
+        values: torch.Tensor = torch.randn(size, dtype=torch.bfloat16, device=DEVICE)
+        return values / math.sqrt(size[0])
 
     torch.manual_seed(0)
     return [tuple(weight(*size) for size in shape.weights) for _ in range(layers)]

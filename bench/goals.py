@@ -9,13 +9,11 @@ a limit is never below what a clock on a busy machine can tell apart.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from figures import Figure, Runs, Words, added, floor, growth, medians, ratio
 from names import (
     ADDED,
     BARE,
@@ -39,12 +37,6 @@ from names import (
     WRAPT,
 )
 
-RESULTS = Path(__file__).resolve().parent / "results"
-
-#: Figures by the benchmark's name: what it has saved.
-Runs = dict[str, Any]
-Figure = Callable[[Any], float]
-Words = Callable[[Any], str]
 #: Noise of a ratio of times that two processes, or two functions in one, took in turn.
 TIMED = 0.25
 COUNTED = 0.02  # of a ratio of instructions
@@ -96,55 +88,6 @@ class Goal:
         if self.unit == "x":
             return 1 + max(2 * (allowed - 1), self.noise)
         return max(2 * allowed, self.noise)
-
-
-def load(directory: Path = RESULTS) -> Runs:
-    """All that was saved there, by name."""
-    return {
-        path.stem: json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(directory.glob("*.json"))
-    }
-
-
-def decoders(runs: Runs) -> list[Any]:
-    """The runs of bench/decoder.py, by FlashInfer's release."""
-    found = [run for name, run in runs.items() if name.startswith("decoder-")]
-    return sorted(
-        found, key=lambda run: [int(part) for part in re.findall(r"\d+", run["flashinfer"])]
-    )
-
-
-def ratio(found: Any, side: str, against: str) -> float:
-    """Of two medians."""
-    one, other = found[side]["median"], found[against]["median"]
-    return float(one / other)
-
-
-def added(found: Any, side: str, floor: str) -> float:
-    """The difference of two medians."""
-    return float(found[side]["median"] - found[floor]["median"])
-
-
-def medians(*keys: str, side: str = OURS, against: str = BY_HAND) -> Figure:
-    """Reads the ratio of two sides' medians."""
-
-    def figure(run: Any) -> float:
-        for key in keys:
-            run = run[key]
-        return ratio(run, side, against)
-
-    return figure
-
-
-def floor(*keys: str, name: str, unit: str) -> Words:
-    """Tells the median of what does nothing."""
-
-    def words(run: Any) -> str:
-        for key in keys:
-            run = run[key]
-        return f"{name}: {run[name]['median']:.3g} {unit}"
-
-    return words
 
 
 def _starts() -> Iterator[Goal]:
@@ -285,14 +228,6 @@ def _compiled() -> Iterator[Goal]:
             floor=_growth_by_hand(kind, numbers),
             reason="what grows is torch's own",
         )
-
-
-def growth(run: Any, side: str, kind: str, numbers: tuple[int, int, int]) -> float:
-    """What one more of them takes to compile where there are many, to where there are few."""
-    few, some, many = numbers
-    total = {n: run[f"compiling, one of {n} {kind}"][side]["median"] * n for n in numbers}
-    one_of_many = (total[many] - total[some]) / (many - some)
-    return float(one_of_many / ((total[some] - total[few]) / (some - few)))
 
 
 def _growth(kind: str, numbers: tuple[int, int, int]) -> Figure:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import goals
-from goals import Goal, Runs
+import figures
+from figures import Runs
+from goals import GOALS, Goal
 from names import BY_HAND, EAGER, FULLGRAPH, GRAPH, ORIGINAL, OURS, REDUCE_OVERHEAD, ROWS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -51,7 +52,7 @@ def goal_table(runs: Runs) -> str:
         return (goal.what, goal.against, at_most, shown, floor(goal, runs), verdict)
 
     header = ("what", "against", "goal", "figure", "floor", "met")
-    return table(header, (row(goal) for goal in goals.GOALS), 0)
+    return table(header, (row(goal) for goal in GOALS), 0)
 
 
 def floor(goal: Goal, runs: Runs) -> str:
@@ -112,7 +113,7 @@ KEYS = ("date", "device", "python", "torch", "flashinfer")
 
 def decoder_table(runs: Runs) -> str:
     """Tokens per second, and how many times those of eager code."""
-    shown = goals.decoders(runs)
+    shown = figures.decoders(runs)
     batches = list(shown[0]["tokens per second"][EAGER])
 
     def rows() -> Iterator[Sequence[str]]:
@@ -156,7 +157,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    runs, differing = goals.load(), 0
+    runs, differing = figures.load(), 0
     for name, tables in PAGES.items():
         page = DOCS / name
         text = page.read_text(encoding="utf-8")

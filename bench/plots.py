@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import goals
+import figures
 import matplotlib
 from names import BARE
 
@@ -37,12 +37,12 @@ def save(figure: Any, name: str) -> None:
     plt.close(figure)
 
 
-def starts(runs: goals.Runs) -> None:
+def starts(runs: figures.Runs) -> None:
     """Bars: instructions that each adds to the start of an interpreter."""
     found = runs["startup"]["instructions"]
     figure, panel = plt.subplots(figsize=(8, 2.4))
     names = [name for name in found if name != BARE]
-    values = [goals.added(found, name, BARE) / 1e6 for name in names]
+    values = [figures.added(found, name, BARE) / 1e6 for name in names]
     bars = panel.barh(names, values, color=["tab:blue", *["0.6"] * (len(names) - 1)])
     panel.bar_label(bars, fmt="%.1f", padding=3)
     panel.set_xscale("log")
@@ -52,7 +52,7 @@ def starts(runs: goals.Runs) -> None:
     save(figure, "startup")
 
 
-def eager(runs: goals.Runs) -> None:
+def eager(runs: figures.Runs) -> None:
     """Bars: a call in eager code, by side, on the CPU with stubs and on a GPU."""
     shown = [name for name in ("eager", "eager-gpu") if name in runs]
     figure, panels = plt.subplots(1, len(shown), figsize=(5.5 * len(shown), 3), squeeze=False)
@@ -68,7 +68,7 @@ def eager(runs: goals.Runs) -> None:
     save(figure, "eager")
 
 
-def compiling(runs: goals.Runs) -> None:
+def compiling(runs: figures.Runs) -> None:
     """Lines: milliseconds to compile one call or layer, by how many there are."""
     run = runs["calls"]
     figure, panels = plt.subplots(1, 2, figsize=(11, 3.6))
@@ -91,7 +91,7 @@ def compiling(runs: goals.Runs) -> None:
     save(figure, "compiling")
 
 
-def stacks(runs: goals.Runs) -> None:
+def stacks(runs: figures.Runs) -> None:
     """Lines: microseconds of a step against rows, by side and way."""
     shown = [name for name in ("stack-gated", "stack-small") if name in runs]
     styles = {
@@ -121,9 +121,9 @@ def stacks(runs: goals.Runs) -> None:
     save(figure, "stack")
 
 
-def decoders(runs: goals.Runs) -> None:
+def decoders(runs: figures.Runs) -> None:
     """Lines: tokens per second against batch size, one panel for each saved run."""
-    shown = goals.decoders(runs)
+    shown = figures.decoders(runs)
     figure, panels = plt.subplots(
         1, len(shown), figsize=(5 * len(shown), 4), sharey=True, squeeze=False
     )
@@ -141,7 +141,7 @@ def decoders(runs: goals.Runs) -> None:
 
 
 def main() -> None:
-    runs = goals.load()
+    runs = figures.load()
     starts(runs)
     eager(runs)
     compiling(runs)

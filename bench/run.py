@@ -25,7 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import goals
+import figures
+from goals import GOALS, Goal
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -120,11 +121,11 @@ class Machine:
             list(pool.map(in_order, range(len(CORES))))
 
 
-def judge(fresh: goals.Runs, saved: goals.Runs) -> list[goals.Goal]:
+def judge(fresh: figures.Runs, saved: figures.Runs) -> list[Goal]:
     """Print each figure, its goal and its limit; the goals whose limit is exceeded."""
     over = []
     print(f"\n{'':78} {'figure':>10} {'goal':>8} {'limit':>8}")
-    for goal in goals.GOALS:
+    for goal in GOALS:
         figure = goal.measured(fresh)
         if figure is None:
             continue
@@ -138,7 +139,7 @@ def judge(fresh: goals.Runs, saved: goals.Runs) -> list[goals.Goal]:
     return over
 
 
-def again(machine: Machine, over: Iterable[goals.Goal]) -> None:
+def again(machine: Machine, over: Iterable[Goal]) -> None:
     """Run once more what these goals are read from, by itself."""
     names = {goal.run for goal in over}
     print(f"\nover a limit; once more, by itself: {', '.join(sorted(names))}")
@@ -155,18 +156,18 @@ def main() -> int:
     parser.add_argument("--others", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--flashinfer", nargs="+", required=True, metavar="TREE")
     args = parser.parse_args()
-    saved = goals.load()
+    saved = figures.load()
     machine = Machine(args.into, args.flashinfer, args.others, quick=args.quick)
     if args.quick:
         machine.run_side_by_side()
     else:
         for benchmark in BENCHMARKS:
             machine.run(benchmark)
-    over = judge(goals.load(args.into), saved)
+    over = judge(figures.load(args.into), saved)
     for _ in range(TRIES - 1):
         if over and args.quick:
             again(machine, over)
-            over = judge(goals.load(args.into), saved)
+            over = judge(figures.load(args.into), saved)
     return 1 if over and args.quick else 0
 
 

@@ -40,7 +40,7 @@ from names import (
 #: Noise of a ratio of times that two processes, or two functions in one, took in turn.
 TIMED = 0.25
 COUNTED = 0.02  # of a ratio of instructions
-NANOSECONDS = 250.0  # of a call, in what another adds to it
+NANOSECONDS = 400.0  # of a call, in what another adds to it
 
 
 @dataclass(frozen=True)

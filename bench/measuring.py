@@ -34,11 +34,13 @@ def in_turn(
 ) -> dict[str, list[Value]]:
     """``rounds`` measurements of each, one after the other in each round, the first thrown away.
 
-    So whatever else the machine does meets all of them alike.
+    So whatever else the machine does meets all of them alike. Each round begins with another, so
+    that none has always the same one before it.
     """
     found: dict[str, list[Value]] = {name: [] for name in names}
     for number in range(rounds + 1):
-        for name in names:
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
             value = measure(name)
             if number:
                 found[name].append(value)

@@ -37,6 +37,12 @@ def save(figure: Any, name: str) -> None:
     plt.close(figure)
 
 
+def plain(axis: Any) -> None:
+    """Numbers at a logarithmic axis as they are written in the text."""
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter("{x:,g}")
+
+
 def starts(runs: figures.Runs) -> None:
     """Bars: instructions that each adds to the start of an interpreter."""
     found = runs["startup"]["instructions"]
@@ -46,7 +52,8 @@ def starts(runs: figures.Runs) -> None:
     bars = panel.barh(names, values, color=["tab:blue", *["0.6"] * (len(names) - 1)])
     panel.bar_label(bars, fmt="%.1f", padding=3)
     panel.set_xscale("log")
-    panel.set_xlim(right=max(values) * 4)
+    panel.set_xlim(min(values) / 4, max(values) * 4)
+    plain(panel.xaxis)
     panel.invert_yaxis()
     panel.set_xlabel("million instructions added to the start of an interpreter")
     save(figure, "startup")
@@ -83,6 +90,7 @@ def compiling(runs: figures.Runs) -> None:
             panel.plot(list(by_number), values, "o-", label=side, color=COLOURS[side])
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
+        plain(panel.yaxis)
         panel.set_xticks(list(by_number), [str(number) for number in by_number])
         panel.set_xlabel(f"{kind} in the function")
         panel.set_ylabel(f"ms to compile one of its {kind}")
@@ -112,6 +120,7 @@ def stacks(runs: figures.Runs) -> None:
             )
         panel.set_xscale("log", base=4)
         panel.set_yscale("log")
+        plain(panel.yaxis)
         panel.set_xticks(list(by_rows), [str(m) for m in by_rows])
         panel.set_title(f"{run['layers']} {run['shape']} layers, {run['device']}")
         panel.set_xlabel("rows")
@@ -132,6 +141,7 @@ def decoders(runs: figures.Runs) -> None:
             panel.plot([int(batch) for batch in rates], list(rates.values()), "o-", label=way)
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
+        plain(panel.yaxis)
         panel.set_title(f"FlashInfer {run['flashinfer']}, {run['device']}")
         panel.set_xlabel("batch size")
         panel.grid(alpha=0.3)

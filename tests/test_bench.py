@@ -57,9 +57,9 @@ def graph(ours: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("what", "saved", "limit"),
     [
-        ("eager call of rmsnorm, kernel stubbed", {}, 250),
-        ("eager call of rmsnorm, kernel stubbed", eager(100), 250),
-        ("eager call of rmsnorm, kernel stubbed", eager(400), 800),
+        ("eager call of rmsnorm, kernel stubbed", {}, 400),
+        ("eager call of rmsnorm, kernel stubbed", eager(100), 400),
+        ("eager call of rmsnorm, kernel stubbed", eager(500), 1000),
         ("call in a graph", {}, 1.25),
         ("call in a graph", graph(9), 1.25),
         ("call in a graph", graph(12), 1.4),

@@ -50,10 +50,29 @@ _HOMES = {
 }
 
 
+def changed() -> str:
+    """What has become of the package's files since this process began to load it; empty: nothing.
+
+    For our own modules. Here, since what tells must itself be of the version that was there first.
+    """
+    file = f"{__path__[0]}/__init__.py"
+    loaded = f"flashinfer-shim {__version__}, which this process has loaded a part of,"
+    read = getattr(getattr(__spec__, "loader", None), "get_data", None)  # of a zip archive, too
+    try:
+        text: bytes | None = None if read is None else read(file)
+    except Exception:
+        return f"{loaded} is no longer in {__path__[0]}: start the process again"
+    if text is None or f'__version__ = "{__version__}"'.encode() in text:
+        return ""
+    return f"{loaded} has been replaced in {__path__[0]} by another: start the process again"
+
+
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if f"{__name__}.{home}" not in sys.modules and (told := changed()):
+        raise ImportError(told)
     # The builtin, not importlib: this module is read by processes that never need more.
     __import__(f"{__name__}.{home}")
     return getattr(sys.modules[f"{__name__}.{home}"], name)

@@ -201,7 +201,11 @@ class WholeGate(Gate):
             return None
         from importlib import import_module
 
-        return import_module(package.__name__ + ".hook")
+        hook = package.__name__ + ".hook"
+        changed: Any = getattr(package, "changed", str)  # not every version has it
+        if hook not in sys.modules and changed():
+            raise ImportError(changed())
+        return import_module(hook)
 
     def load_package(self) -> "ModuleType | None":
         """Return our package, or None if its directory is gone.

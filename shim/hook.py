@@ -23,8 +23,10 @@ from . import announce, records
 from .errors import ForeignFunction, ShimError
 from .ledger import Ledger, Record, Verdict
 from .patches import FAMILIES, NAMES
+from .quiet import no_compilation
 from .settings import Settings, read
 from .survey import Finding, survey
+from .whole import one_version
 
 if TYPE_CHECKING:  # wrapt comes with it, so only when there is something to patch
     from .apply import Applied
@@ -58,6 +60,9 @@ class _Process:
         return [*self.in_force.values(), *self.earlier]
 
 
+#: How long activate() waits for what is being compiled (seconds). Not for ever: it may be called
+#: by a module that a compiling thread waits for.
+_PATIENCE = 60.0
 _lock = threading.RLock()
 _process = _Process()
 
@@ -96,7 +101,7 @@ def activate(*, again: bool = True) -> tuple[Record, ...]:
     from .location import package_directory
 
     gate = own_gate.install(package_directory(), "activate()")
-    with _lock:
+    with no_compilation(_PATIENCE), _lock:
         if _process.stood_down and not again:
             return status()
         _process.stood_down = False
@@ -116,7 +121,7 @@ def deactivate() -> None:
     now: its next call compiles it again, as without us. References to our functions that no module
     holds, such as a class attribute, go on being ops where they are compiled.
     """
-    with _no_compilation(), _lock:
+    with no_compilation(), _lock:
         _process.stood_down = True
         _process.wanted = {}
         if _process.in_force:
@@ -162,7 +167,7 @@ def disabled() -> Iterator[None]:
 
 
 def _pause() -> None:
-    with _no_compilation(), _lock:
+    with no_compilation(), _lock:
         _process.paused += 1
         if _process.paused > 1 or not _process.in_force:
             return
@@ -174,7 +179,7 @@ def _pause() -> None:
 
 
 def _resume() -> None:
-    with _no_compilation(), _lock:
+    with no_compilation(), _lock:
         _process.paused -= 1
         if _process.paused:
             return
@@ -185,17 +190,6 @@ def _resume() -> None:
             for applied in _process.in_force.values():
                 _enter(applied)
         _patch_loaded()
-
-
-@contextlib.contextmanager
-def _no_compilation() -> Iterator[None]:
-    # Before a process has anything to undo, there is no need to load what undoes it.
-    with contextlib.ExitStack() as stack:
-        if _process.in_force:
-            from .switching import no_compilation
-
-            stack.enter_context(no_compilation())
-        yield
 
 
 def status() -> tuple[Record, ...]:
@@ -240,7 +234,8 @@ def _judge() -> list[Finding]:
     package = _package()
     if package is None:
         raise ImportError("flashinfer is not a package with a directory")
-    _, findings = survey(package, sys.path, settings.policy)
+    with one_version():  # it reads files of ours
+        _, findings = survey(package, sys.path, settings.policy)
     _process.ledger.replace(lambda: _judged(findings, settings))
     if announce.enabled("debug"):
         for each in _process.ledger.records():
@@ -303,10 +298,13 @@ def _supersede(findings: Iterable[Finding]) -> None:
     """Their module has been executed again: of the patches before only copies are left, if any."""
     before = [_process.in_force.pop(f.patch.name, None) for f in findings]
     stale = [applied for applied in before if applied is not None]
-    if stale:
-        from .switching import still_held
+    if not stale:
+        return
+    from .switching import still_held
 
-        _process.earlier = still_held([*_process.earlier, *stale])
+    _process.earlier += stale
+    if not _process.paused:  # or it is the originals that stand everywhere
+        _process.earlier = still_held(_process.earlier)
 
 
 def _patch(modules: Sequence[ModuleType], *, late: bool) -> None:
@@ -337,7 +335,9 @@ def _put(
     work: Sequence[tuple[ModuleType, Finding]], settings: Settings, *, late: bool
 ) -> tuple[list[Applied], list[tuple[Finding, Exception]]]:
     """Apply patches and write that down; all of it, or nothing where anything raises."""
-    from . import apply
+    with one_version("apply", "late", "switching"):
+        from . import apply, switching  # noqa: F401
+        from .late import note_early, redirect
 
     done, faults = apply.apply(work, settings, None if late else work[0][0].__name__)
     try:
@@ -345,8 +345,6 @@ def _put(
         for applied in done:
             _process.in_force[applied.finding.patch.name] = applied
             _enter(applied)
-        from .late import note_early, redirect
-
         for applied in done:
             (redirect if late else note_early)(applied)
     except BaseException:

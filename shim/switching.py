@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from . import apply, late, replacing
 from .apply import Applied
@@ -29,15 +27,3 @@ def still_held(patches: Collection[Applied]) -> list[Applied]:
     """Those of which a loaded module holds anything."""
     held = replacing.held(place for applied in patches for place in applied.places())
     return [a for a in patches if not held.isdisjoint(map(id, a.places()))]
-
-
-@contextlib.contextmanager
-def no_compilation() -> Iterator[None]:
-    """Within it no other thread compiles: each graph is made with all of our functions or none.
-
-    Waits for what is being compiled. To be entered before any lock that tracing may want.
-    """
-    compiling = sys.modules.get("torch._dynamo.convert_frame")
-    lock = getattr(compiling, "compile_lock", None)
-    with lock or contextlib.nullcontext():
-        yield

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..settings import Settings
+from ..whole import one_version
 from .releases import RELEASES as RELEASES
 
 if TYPE_CHECKING:  # a process that finds what it knows does without
@@ -87,13 +88,16 @@ class Patch(NamedTuple):
 
     def build(self, site: Site) -> Callable[..., Any]:
         """Build the replacement. May raise; the caller leaves FlashInfer as it was then."""
-        built: Callable[..., Any] = import_module(self.builder, __package__).build(site)
+        with one_version(f"patches{self.builder}"):
+            builder = import_module(self.builder, __package__)
+        built: Callable[..., Any] = builder.build(site)
         return built
 
 
 @functools.cache
 def _contracts(module: str) -> Mapping[str, Contract]:
-    contracts: Mapping[str, Contract] = import_module(f".{module}", __package__).CONTRACTS
+    with one_version(f"patches.{module}"):
+        contracts: Mapping[str, Contract] = import_module(f".{module}", __package__).CONTRACTS
     return contracts
 
 

@@ -8,13 +8,13 @@ from typing import Any
 from ..opaque.dispatch import dispatching
 from ..opaque.later import promised
 from . import Site
+from .engine import when_met
 
 
 def build(site: Site) -> Callable[..., Any]:
     """The replacement: the original in eager code, the op where somebody watches."""
 
     def traced() -> Callable[..., Any]:
-        # Only now, when a compiler meets the op: most processes compile nothing.
         from ..opaque import method, op
         from .ops import OPS
 
@@ -25,5 +25,5 @@ def build(site: Site) -> Callable[..., Any]:
             return method.traced(declared, kind, site.function, release=release, preload=preload)
         return op.traced(declared, site.function, release=release, preload=preload)
 
-    later = promised(site.patch, traced, at_once=not site.released)
+    later = promised(site.patch, when_met(site, traced), at_once=not site.released)
     return dispatching(site.function, later)

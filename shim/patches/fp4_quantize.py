@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..opaque.dispatch import dispatching
 from ..opaque.later import promised
 from . import Site
+from .engine import when_met
 
 if TYPE_CHECKING:  # until a compiler meets the op nothing of it is needed
     from .fp4_traits import Fp4Traits
@@ -32,7 +33,7 @@ def build(site: Site) -> Callable[..., Any]:
 
         return fp4_op.traced(site, eager)
 
-    later = promised(site.patch, traced, at_once=not site.released)
+    later = promised(site.patch, when_met(site, traced), at_once=not site.released)
     return dispatching(site.function, later, eager)
 
 

@@ -1,0 +1,41 @@
+"""What a compiler needs of us, loaded when one first meets an op: most processes need none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import announce
+from ..whole import Changed, one_version
+from . import Site
+
+_PARTS = ("opaque.method", "opaque.op", "opaque.symbolic", "patches.fp4_op", "patches.ops")
+
+
+def when_met(site: Site, traced: Callable[[], Callable[..., Any]]) -> Callable[[], Any]:
+    """``traced``, once the whole engine is there.
+
+    Where the package has been removed or replaced meanwhile, it is the upstream function that the
+    compiler then traces, as without us; mode ``require`` raises instead.
+
+    Args:
+        site: where the op is made.
+        traced: defines it, and gives what a compiler is to trace. Finds everything loaded.
+    """
+
+    def make() -> Callable[..., Any]:
+        try:
+            with one_version(*_PARTS):
+                # All at once, so that no part of it is wanted later on.
+                from ..opaque import method, op, symbolic  # noqa: F401
+                from . import fp4_op, ops  # noqa: F401
+
+                site.traits()
+        except Changed as fault:
+            if site.settings.mode == "require":
+                raise
+            announce.warn(f"{fault}; until then FlashInfer's own functions are what is compiled")
+            return site.function
+        return traced()
+
+    return make

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import linecache
 import os
 import sys
 import time
@@ -81,7 +82,7 @@ class Soak:
     def compile(self) -> None:
         """A graph that Dynamo, and at times AOTAutograd, make anew."""
         torch._dynamo.reset()
-        forget_guards()
+        forget_graphs()
         count = self.done["compile"]
         number = count // 2 % len(self.models)
         backend = "aot_eager" if count % 4 == 0 else "eager"
@@ -134,11 +135,13 @@ class Soak:
             raise AssertionError("another result than at first")
 
 
-def forget_guards() -> None:
-    """Drop what torch keeps for ever of each graph: a finalizer of each object that it guards.
+def forget_graphs() -> None:
+    """Drop what torch keeps for ever of each graph: its source, and finalizers of what it guards.
 
-    Beside that, what somebody else keeps would not be seen.
+    Beside that, what somebody else keeps would hardly be seen.
     """
+    vars(torch.fx.graph_module)["_loader"].eval_cache.clear()
+    linecache.clearcache()
     registry: dict[Any, Any] = vars(weakref.finalize)["_registry"]
     for finalizer, told in list(registry.items()):
         owner = getattr(getattr(told.func, "func", None), "__self__", None)

@@ -96,6 +96,7 @@ def compiled(function: str) -> str:
 
 def begun() -> None:
     """What the children of the tests load of the package themselves."""
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
     __import__("child_side")
     __import__("shim.opaque.identity")
 

@@ -76,7 +76,8 @@ def test_a_hundred_rounds_of_it_lose_nothing(run_child: RunChild) -> None:
     found = soak(run_child, "with", 100, 4)
     assert found["done"] == {"compile": 60, "undo": 20, "reload": 19, "fork": 1}
     first, last = found["windows"][1], found["windows"][-1]
-    assert (last["handles"], last["threads"]) == (first["handles"], first["threads"])
+    assert last["handles"] <= first["handles"]
+    assert last["threads"] <= first["threads"]
     # Each reload makes two modules; none may be kept by us (thousands of objects).
     assert last["objects"] - first["objects"] < 6
 

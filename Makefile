@@ -62,6 +62,7 @@ test-all:
 
 # One after the other: some count processes, memory and files of the machine.
 reliability: .venv/.ready
+	.venv/bin/python $(INSTALL) $(PIN) -e ".[reliability]"
 	.venv/bin/python tests/releases.py
 	.venv/bin/python -m pytest tests/reliability -m "" $(ARGS)
 

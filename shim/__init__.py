@@ -74,7 +74,12 @@ def __getattr__(name: str) -> object:
     if f"{__name__}.{home}" not in sys.modules and (told := changed()):
         raise ImportError(told)
     # The builtin, not importlib: this module is read by processes that never need more.
-    __import__(f"{__name__}.{home}")
+    try:
+        __import__(f"{__name__}.{home}")
+    except NotADirectoryError as error:
+        from .location import zip_complaint
+
+        raise ImportError(zip_complaint() or str(error)) from error
     return getattr(sys.modules[f"{__name__}.{home}"], name)
 
 

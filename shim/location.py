@@ -14,6 +14,17 @@ def package_directory() -> str:
     return os.path.realpath(os.path.dirname(os.path.abspath(__file__)))
 
 
+def zip_complaint() -> str:
+    """What to say where the package is in a zip file; empty where it is in a folder.
+
+    Its tables, and what its children run, are files beside its modules.
+    """
+    package = package_directory()
+    if os.path.isdir(package):
+        return ""
+    return f"{package} is in a zip file, where flashinfer-shim cannot run: install it with pip"
+
+
 def startup_directory() -> str:
     """Return the absolute path of the directory that holds our ``sitecustomize.py``.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from .. import __version__
+from ..location import zip_complaint
 
 COMMANDS = {
     "check": "say which patches this environment would get, and why not the others",
@@ -50,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((word for word in arguments if not word.startswith("-")), "")
     if chosen not in commands:
         parser.parse_args(arguments)  # exits: help, the version, or what is wrong
+    if complaint := zip_complaint():
+        print(f"flashinfer-shim: {complaint}", file=sys.stderr)
+        return 2
     module = import_module(f".{chosen}", __name__)
     module.add_arguments(commands[chosen])
     return _with_stdout(lambda: module.main(parser.parse_args(arguments)))

@@ -204,9 +204,19 @@ def conda_prefix(place: Place, words: Sequence[str]) -> Command:
 
 def uv_run(place: Place, words: Sequence[str]) -> Command:
     """``uv run`` in that environment."""
-    uv = shutil.which("uv") or os.path.join(os.path.dirname(sys.executable), "uv")
+    from uv import find_uv_bin
+
     return Command(
-        [uv, "run", "--offline", "--no-project", "--python", place.python, "python", *words],
+        [
+            find_uv_bin(),
+            "run",
+            "--offline",
+            "--no-project",
+            "--python",
+            place.python,
+            "python",
+            *words,
+        ],
         {"UV_CACHE_DIR": str(place.scratch / "uv"), "UV_NO_CONFIG": "1"},
     )
 

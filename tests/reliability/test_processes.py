@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ ROWS = {
     "editable install": Row(flags(), place="editable"),
     "conda's prefix": Row(doors.conda_prefix),
     "application in a zip file": Row(doors.zip_application),
-    "uv run": Row(doors.uv_run, place="wheel"),
+    "uv run": Row(doors.uv_run, place="uv"),
     "pip's isolated build": Row(doors.isolated_build, None, NOT_ON_PATH, "wheel"),
 }
 
@@ -104,6 +105,12 @@ def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def wheel(environment: Path, tmp_path: Path) -> Place:
     return _installed(environment, tmp_path)
+
+
+@pytest.fixture
+def uv(wheel: Place) -> Place:
+    pytest.importorskip("uv")
+    return wheel
 
 
 @pytest.fixture
@@ -192,4 +199,26 @@ def test_a_process_is_patched_or_check_has_one_reason(
     assert report["exit_status"] == (0 if row.by == SITE else 1)
     for each in report["children"] or ():
         assert each["shim"] is None, each
-    figure(f"process: {name}: {f'patched by {row.by}' if row.by else report['loading']['reason']}")
+    figure(f"process: {name}: {f'patched by {row.by}' if row.by else row.reason}")
+
+
+def test_within_a_zip_file_we_say_that_we_cannot_run(run_child: RunChild, tmp_path: Path) -> None:
+    archive = tmp_path / "ours.pyz"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.write(ROOT / "sitecustomize.py", "sitecustomize.py")
+        for file in (ROOT / "shim").rglob("*.*"):
+            if "__pycache__" not in file.parts:
+                zipped.write(file, file.relative_to(ROOT))
+    said = f"{archive}/shim is in a zip file, where flashinfer-shim cannot run: install it with pip"
+    env = {"PYTHONPATH": str(archive)}
+
+    checked = run_child(None, args=["-m", "shim", "check", "--deep"], env=env)
+    assert (checked.returncode, checked.stdout) == (2, ""), checked
+    assert checked.stderr == f"flashinfer-shim: {said}\n"
+
+    activated = run_child("import shim\nshim.activate()", env=env)
+    assert activated.stderr.splitlines()[-1] == f"ImportError: {said}"
+
+    started = run_child("import sys; print(sys.meta_path[0].__class__)", env=env)
+    assert (started.returncode, started.stderr) == (0, "")
+    assert "Gate" not in started.stdout

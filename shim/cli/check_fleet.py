@@ -27,7 +27,6 @@ COMPARED = {
     "FlashInfer": ("flashinfer", "version"),
     "flashinfer-shim": ("shim", "version"),
 }
-_LOADED = "loaded"
 
 
 class CannotTell(Exception):
@@ -136,6 +135,7 @@ class Fleet:
                 groups.setdefault(stands, []).append(patch)
         for stands, patches in groups.items():
             found = _by_value({n.name: word for n, word in zip(nodes, stands, strict=True)})
+            # What another version of us calls its patches may belong to no family.
             yield Skew(named(patches) or ", ".join(patches), tuple(patches), found)
 
     @property
@@ -197,7 +197,7 @@ def as_json(fleet: Fleet) -> str:
 
 def print_text(fleet: Fleet) -> None:
     """The form for people: a row for each node, what differs, what is wrong where."""
-    columns = ("node", *COMPARED, _LOADED, "patches")
+    columns = ("node", *COMPARED, "loaded", "patches")
     rows = [_row(node) for node in fleet.nodes]
     print_table("", columns, rows, wrong=_wrong_cells(fleet, columns))
     for paragraphs in (_skews(fleet), _faults(fleet), _gone(fleet), [summary(fleet)]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import platform
 import socket
 import sys
 from collections.abc import Sequence
@@ -21,13 +20,11 @@ class Answer(TypedDict):
 
     Attributes:
         host: name of the machine.
-        python: version of the interpreter.
         text: what the command printed to stdout, empty where it could not tell.
         error: why it could not, empty if it could.
     """
 
     host: str
-    python: str
     text: str
     error: str
 
@@ -46,14 +43,13 @@ def ask(arguments: Sequence[str]) -> Answer:
         if status not in (0, 1):
             error = _last_line(stderr) or f"its check ended with status {status}"
     except ModuleNotFoundError as fault:
-        error = f"{sys.executable} has no flashinfer-shim (no module {fault.name})"
+        error = f"{sys.executable} cannot import {fault.name}: install flashinfer-shim there"
     except SystemExit:
         error = _last_line(stderr) or "its check could not be asked"
     except Exception as fault:
         error = f"its check failed: {type(fault).__name__}: {fault}"
     return {
         "host": socket.gethostname(),
-        "python": platform.python_version(),
         "text": "" if error else stdout.getvalue(),
         "error": error,
     }

@@ -94,7 +94,11 @@ def _ask(
     return [
         _read(ray, member, call)
         if call in done
-        else Node(_name(member), member["NodeID"], f"no answer within {timeout:g} s")
+        else Node(
+            _name(member),
+            member["NodeID"],
+            f"no answer within {timeout:g} s: wait longer with --timeout, or see what it does",
+        )
         for member, call in zip(members, calls, strict=True)
     ]
 

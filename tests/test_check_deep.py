@@ -88,7 +88,13 @@ def test_the_values_are_of_the_documented_types(whole: dict[str, Any]) -> None:
 
 
 def test_every_warning_is_documented() -> None:
-    names = ("check_warnings.py", "check_toolchain_warnings.py", "check_deep.py", "../matrix.py")
+    names = (
+        "check_warnings.py",
+        "check_toolchain_warnings.py",
+        "check_writers.py",
+        "check_deep.py",
+        "../matrix.py",
+    )
     source = "".join((ROOT / "shim" / "cli" / name).read_text() for name in names)
     codes = set(re.findall(r'(?:Warn|Doubt)\(\s*"(\w+)"', source))
     assert codes == set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", DOCUMENT.read_text(), re.MULTILINE))

@@ -25,7 +25,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 last=$(($(nproc) - 1)) # a core that is left to what runs beside the stack
 failed=0
-release=$(python3 -c 'import flashinfer; print(flashinfer.__version__)') || exit 2
+release=$(python3 -c 'import flashinfer; print(flashinfer.__version__)' | tail -n 1) || exit 2
 
 part() { # SECONDS SCRIPT ARGS...
     local limit=$1 script=$2 began=$SECONDS status

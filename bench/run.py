@@ -6,10 +6,11 @@ INTO is a directory for their JSON; ``bench/results`` keeps what docs/performanc
 one after the other, so that none disturbs another. PYTHON has what an interpreter's start is
 compared with besides (bench/constraints.txt).
 
-With ``--quick`` they are short and run two at a time, each on a core of its own; without valgrind
-what counts instructions is left out, and said so. A benchmark of which a figure is over its limit
-(bench/goals.py) is run again, twice at most: a clock on a busy machine is wrong at times, a
-regression every time. Status 1: a figure was over its limit each time.
+With ``--quick`` they are short and run two at a time, each on a core of its own, and what an
+earlier run has left in INTO is removed; without valgrind what counts instructions is left out, and
+said so. A benchmark of which a figure is over its limit (bench/goals.py) is run again, twice at
+most: a clock on a busy machine is wrong at times, a regression every time. Status 1: a figure was
+over its limit each time.
 """
 
 from __future__ import annotations
@@ -71,8 +72,13 @@ class Machine:
         self.into, self.trees, self.others, self.quick = into, trees, others, quick
         self.valgrind = shutil.which("valgrind") is not None
         into.mkdir(parents=True, exist_ok=True)
+        if not (self.valgrind or quick):
+            raise SystemExit("valgrind counts instructions, and is not here: install it")
         if not self.valgrind:
             print("no valgrind here: instructions are not counted")
+        if quick:
+            for benchmark in BENCHMARKS:
+                (into / f"{benchmark.name}.json").unlink(missing_ok=True)
 
     def run(self, benchmark: Benchmark, core: int | None = None) -> None:
         """Run it, and print what it prints when it has ended.

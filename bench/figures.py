@@ -63,7 +63,8 @@ def floor(*keys: str, name: str, unit: str) -> Words:
     def words(run: Any) -> str:
         for key in keys:
             run = run[key]
-        return f"{name}: {run[name]['median']:.3g} {unit}"
+        value = run[name]["median"]
+        return f"{name}: {value:,.{0 if value >= 100 else 1}f} {unit}"
 
     return words
 

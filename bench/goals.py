@@ -168,9 +168,12 @@ def _eager() -> Iterator[Goal]:
                 floor=floor(function, "nanoseconds", name=PYTHON_CALL, unit="ns"),
                 reason="a call of a Python function in front, and one test whether anyone compiles",
             )
-    for call in ("_get_cache_buf", "a JIT module's call"):
+    for call, told in (
+        ("_get_cache_buf", "`_get_cache_buf`"),
+        ("a JIT module's call", "a JIT module's call"),
+    ):
         yield Goal(
-            f"{call} in eager code",
+            f"{told} in eager code",
             WITHOUT,
             "counted",
             _instructions_added_to(call),
@@ -200,13 +203,13 @@ def _compiled() -> Iterator[Goal]:
             "call in a graph",
             1.0,
             floor("call in a graph", name=DISPATCHER_CALL, unit="ns"),
-            "our kernel also asks whether a CUDA graph is being captured",
+            "our kernel also asks whether a CUDA graph is being captured, and for grad mode",
         ),
         (
             "guards of 64 calls",
             1.0,
             floor("guards of 64 calls", name=NO_CALL, unit="us"),
-            "the guards are the same by number; the rest is noise of the clock",
+            "the guards are as many, of the same kinds; the rest is noise of the clock",
         ),
         (
             "compiling, one of 64 calls",

@@ -75,7 +75,7 @@ class Gate:
             spec = external.spec_from_file_location("_flashinfer_shim_handover", location)
             handover = sys.modules["_frozen_importlib"].module_from_spec(spec)
             spec.loader.exec_module(handover)
-            self.__class__ = handover.WholeGate
+            self.__class__ = handover.Gate
         except FileNotFoundError:
             return False
         except Exception as error:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from .gate import Gate
+    from .gate import Gate as Begun
 else:
-    Gate = object  # an object of that class gets this one, which needs nothing of it then
+    Begun = object  # an object of that class gets this one, which needs nothing of it then
 
 ROOT = "flashinfer"
 PACKAGE = "shim"
@@ -30,7 +30,7 @@ class GatedLoader:
     pickle included, because the spec is also handed to callers who only look.
     """
 
-    def __init__(self, gate: "WholeGate", name: str, loader: "Any") -> None:
+    def __init__(self, gate: "Gate", name: str, loader: "Any") -> None:
         self.__gate = gate
         self.__name = name
         self.__loader = loader
@@ -59,8 +59,8 @@ class GatedLoader:
         self.__gate.executed(self.__name, module)
 
 
-class WholeGate(Gate):
-    """What a :class:`~shim.gate.Gate` becomes."""
+class Gate(Begun):
+    """What the gate becomes; its attributes are explained in ``gate.py``."""
 
     flashinfer_shim_gate = True
 

@@ -9,7 +9,6 @@ is never held while a module of FlashInfer is imported, so import locks cannot d
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import threading
@@ -352,7 +351,7 @@ def _put(
         for applied in done:
             _process.in_force.pop(applied.finding.patch.name, None)
             finding = applied.finding
-            _process.ledger.enter(finding.patch.name, functools.partial(records.judged, finding))
+            _process.ledger.enter(finding.patch.name, records.judged, finding)
         raise
     return done, faults
 
@@ -388,7 +387,7 @@ def _half_imported(module: ModuleType) -> bool:
 
 def _enter(applied: Applied, record: Callable[[Applied], Record] = records.applied) -> None:
     """Put a patch that was applied into the ledger."""
-    _process.ledger.enter(applied.finding.patch.name, functools.partial(record, applied))
+    _process.ledger.enter(applied.finding.patch.name, record, applied)
 
 
 def _enter_fault(finding: Finding, error: Exception) -> Record:
@@ -409,7 +408,7 @@ def _enter_fault(finding: Finding, error: Exception) -> Record:
             f"FLASHINFER_SHIM_PATCHES=-{finding.patch.name} leaves it out",
             "".join(traceback.format_exception(error)),
         )
-    _process.ledger.enter(record.patch, lambda: record)
+    _process.ledger.enter(record.patch, lambda entered: entered, record)
     return record
 
 

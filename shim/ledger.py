@@ -6,6 +6,9 @@ import enum
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Verdict(str, enum.Enum):
@@ -60,13 +63,13 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._all: Callable[[], Iterable[Record]] | None = None
-        self._entered: dict[str, Callable[[], Record]] = {}
+        self._entered: dict[str, tuple[Callable[[Any], Record], Any]] = {}
         self._records: dict[str, Record] = {}
 
-    def enter(self, patch: str, record: Callable[[], Record]) -> None:
-        """Let ``record``, when it is called, take the place of whatever stood for ``patch``."""
+    def enter(self, patch: str, record: Callable[[T], Record], what: T) -> None:
+        """Let what ``record`` makes of ``what`` take the place of whatever stood for ``patch``."""
         with self._lock:
-            self._entered[patch] = record
+            self._entered[patch] = (record, what)
 
     def replace(self, records: Callable[[], Iterable[Record]]) -> None:
         """Forget everything and hold what ``records`` gives when it is called."""
@@ -80,7 +83,7 @@ class Ledger:
                 self._records = {record.patch: record for record in self._all()}
                 self._all = None
             while self._entered:
-                patch, record = next(iter(self._entered.items()))
-                self._records[patch] = record()
+                patch, (record, what) = next(iter(self._entered.items()))
+                self._records[patch] = record(what)
                 del self._entered[patch]
             return tuple(self._records.values())

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -76,7 +76,10 @@ class Applied(NamedTuple):
 
 
 def apply(
-    work: Iterable[tuple[ModuleType, Finding]], settings: Settings, since: str | None = None
+    work: Iterable[tuple[ModuleType, Finding]],
+    settings: Settings,
+    since: str | None = None,
+    resting: Mapping[str, Applied] | None = None,
 ) -> tuple[list[Applied], list[tuple[Finding, Exception]]]:
     """Build every replacement, set those that could be built, then rebind the copies of all.
 
@@ -86,6 +89,7 @@ def apply(
         settings: of the process.
         since: name of the module, if it is one alone and has just been executed: only modules
             whose import began later can hold copies.
+        resting: by name, patches with these settings that were in force before.
 
     Returns:
         The patches in force, and those that are not, each with a :class:`ForeignFunction` where
@@ -98,7 +102,9 @@ def apply(
     faults: list[tuple[Finding, Exception]] = []
     for module, finding in work:
         try:
-            done.append(_prepare(module, finding, settings))
+            done.append(
+                _prepare(module, finding, settings, (resting or {}).get(finding.patch.name))
+            )
         except Exception as error:
             faults.append((finding, error))
     try:
@@ -121,10 +127,15 @@ def withdraw(done: Iterable[Applied]) -> None:
     replacing.rebind((entry.replacement, entry.original) for entry in done)
 
 
-def _prepare(module: ModuleType, finding: Finding, settings: Settings) -> Applied:
+def _prepare(
+    module: ModuleType, finding: Finding, settings: Settings, before: Applied | None
+) -> Applied:
     original = replacing.resolve(module, finding.patch.function)
     function = without_disable(original)
     _check_origin(original, finding)
+    # What a switch is for is begun by its builder.
+    if before is not None and before.original is original and not finding.patch.switch:
+        return Applied(module, finding, original, before.replacement, {})
     replacement = finding.patch.build(
         Site(
             finding.patch.name,

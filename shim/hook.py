@@ -47,6 +47,9 @@ class _Process:
         #: Allowed patches by the module that they wait for; a reloaded module is patched again.
         self.wanted: dict[str, list[Finding]] = {}
         self.in_force: dict[str, Applied] = {}
+        #: By name, what deactivate() took out. To be put in again as it is, which makes valid again
+        #: what was compiled with it; and while it lives, so does what was compiled without guards.
+        self.resting: dict[str, Applied] = {}
         #: Patches of modules that have been executed again since, of which copies are left.
         self.earlier: list[Applied] = []
         #: deactivate() was called: the gate stays installed and we do nothing.
@@ -127,6 +130,7 @@ def deactivate() -> None:
             from . import switching
 
             switching.take_out(_process.patches())
+            _process.resting = dict(_process.in_force)
             _process.in_force.clear()
             _process.earlier.clear()
         watching = sys.modules.get(f"{__package__}.patches.jit_watch")
@@ -209,7 +213,10 @@ def _judge() -> list[Finding]:
     Returns:
         What has to stand aside.
     """
-    settings = _process.settings = read(os.environ, NAMES, FAMILIES)
+    settings = read(os.environ, NAMES, FAMILIES)
+    if settings != _process.settings:
+        _process.resting = {}
+    _process.settings = settings
     announce.set_level(settings.log)
     if announce.enabled("debug"):
         announce.debug(f"settings: {settings.summary()}")
@@ -338,7 +345,8 @@ def _put(
         from . import apply, switching  # noqa: F401
         from .late import note_early, redirect
 
-    done, faults = apply.apply(work, settings, None if late else work[0][0].__name__)
+    since = None if late else work[0][0].__name__
+    done, faults = apply.apply(work, settings, since, _process.resting)
     try:
         _supersede(applied.finding for applied in done)
         for applied in done:

@@ -45,7 +45,11 @@ VALUES: dict[str, Callable[[], object]] = {
 
 @dataclass(frozen=True)
 class Site:
-    """A place in our code: a ``call``, a ``value`` of a module, or an ``import``."""
+    """A place in our code.
+
+    Its kind is ``call``, ``effect`` (a call whose result nobody takes), ``value`` (of a module), or
+    ``import``.
+    """
 
     file: str
     line: int
@@ -177,22 +181,29 @@ class _Rewriting(ast.NodeTransformer):
             for alias in node.names
         }
 
+        self._effects = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+
     def _number(self, node: ast.expr | ast.stmt, kind: str) -> ast.Constant:
         text = ast.unparse(node)
         site = Site(self._file, node.lineno, node.col_offset, kind, text.partition("\n")[0])
         return ast.Constant(self._sites.number(site))
 
     def _by(
-        self, how: str, node: ast.expr | ast.stmt, value: Callable[[], ast.expr] | None = None
+        self,
+        how: str,
+        node: ast.expr | ast.stmt,
+        value: Callable[[], ast.expr] | None = None,
+        kind: str = "",
     ) -> ast.Call:
-        number = self._number(node, how)  # before the text is another one
+        number = self._number(node, kind or how)  # before the text is another one
         values = [value()] if value else []
         made = ast.Call(ast.Name(f"__fault_{how}__", ast.Load()), [number, *values], [])
         return ast.copy_location(made, node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         # Of the function's own path only what is called within it: one place for one call.
-        by = self._by("call", node, lambda: self._path(node.func))
+        kind = "effect" if node in self._effects else ""
+        by = self._by("call", node, lambda: self._path(node.func), kind)
         node.args = [self.visit(argument) for argument in node.args]
         node.keywords = [self.visit(keyword) for keyword in node.keywords]
         node.func = by

@@ -43,6 +43,7 @@ NOT_OURS = (
 #: What each kind of place is made to do.
 KINDS = {
     "call": (*ERRORS, *VALUES),
+    "effect": tuple(ERRORS),
     "value": ("AttributeError", "ImportError", "RuntimeError", *ANYWHERE, *VALUES),
     "import": tuple(ERRORS),
 }
@@ -294,7 +295,7 @@ def faults(plain: Usual, count: int, seed: int) -> list[Fault]:
             continue
         kinds = ANYWHERE if owner == "python" else KINDS[site["kind"]]
         turns = {1, times // 2 + 1}
-        if owner == "outside" and site["kind"] == "call":
+        if owner == "outside" and site["kind"] in ("call", "effect"):
             turns.add(0)  # a disk that is gone, say, and not one moment of it
         every.append(
             [

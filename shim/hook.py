@@ -296,8 +296,21 @@ def _executed(module: ModuleType) -> None:
 def _patch_loaded() -> None:
     """Patch what is wanted in modules that have been executed before."""
     if not _process.paused:
-        modules = [sys.modules.get(name) for name in _process.wanted]
-        _patch([m for m in modules if m is not None and not _half_imported(m)], late=True)
+        found = [sys.modules.get(name) for name in _process.wanted]
+        modules = [module for module in found if module is not None]
+        _patch([module for module in modules if not _half_imported(module)], late=True)
+        for module in filter(_half_imported, modules):
+            _put_off(module)
+
+
+def _put_off(module: ModuleType) -> None:
+    # The gate calls us when one that was asked for since has been executed; if any is.
+    for finding in _process.wanted[module.__name__]:
+        if finding.patch.name not in _process.in_force:
+            reason = "its module was half imported when activate() was called"
+            action = "call shim.activate() once more when FlashInfer is imported"
+            record = records.overruled(finding, Verdict.PENDING, reason, action)
+            _process.ledger.enter(record)
 
 
 def _supersede(findings: Iterable[Finding]) -> None:
@@ -389,7 +402,7 @@ def _is_live(module: ModuleType, finding: Finding) -> bool:
 
 
 def _half_imported(module: ModuleType) -> bool:
-    # Still executing, in this thread or another: its gated loader will call us.
+    # Still executing, in this thread or another: a loader that is gated will call us.
     return bool(getattr(module.__spec__, "_initializing", False))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import RunChild
+import pytest
+from children import ROOT, deviating
+from conftest import CopyRelease, RunChild
 
 CHILD = Path(__file__).parent / "threads_child.py"
 
@@ -22,3 +24,45 @@ def test_sixty_four_threads_end_with_one_patch_each(
     assert done["import_all"] == 32 + 16
     assert done["compile_one"] == 16
     figure(f"threads: 64 at once, twice; {seen['applied']} patches, one each; {dict(done)}")
+
+
+HALF_WAY = f"""
+    import json, sys, threading
+    sys.path += [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
+    import torch
+    from child_side import records
+
+    def in_a_thread():
+        import shim
+        thread = threading.Thread(target=shim.activate)
+        thread.start()
+        thread.join()
+
+    def at_once():
+        import shim
+        shim.activate()
+
+    half_way = {{how}}
+    import flashinfer
+    first = records()
+    import shim
+    shim.activate()
+    print(json.dumps([first, records()]))
+"""
+
+
+@pytest.mark.parametrize("how", ["in_a_thread", "at_once"])
+def test_an_activation_while_a_module_is_half_imported_loses_none(
+    how: str, run_child: RunChild, copy_release: CopyRelease
+) -> None:
+    ends_with_it = {
+        "flashinfer/norm.py": lambda text: f"{text}\nimport __main__\n__main__.half_way()\n"
+    }
+    tree = copy_release("0.6.3", edit=ends_with_it)
+    child = run_child(HALF_WAY.format(how=how), release=tree, shim=False)
+    for records in child.json:
+        assert deviating(records) == {}, child
+        # Before it, in the middle of it, and behind it.
+        for patch in ("fp4_quantize", "rmsnorm", "top_k"):
+            assert records[patch]["verdict"] == "applied", records[patch]
+    assert child.stderr == ""

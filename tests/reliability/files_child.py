@@ -21,15 +21,16 @@ def settle(limits: dict[str, Any]) -> None:
 
 
 def compiled() -> list[str]:
-    """The calls in the graph of one compiled function."""
+    """The calls in the graph of one compiled function; without us it calls no FlashInfer."""
     import torch
     from child_side import Counting, fake_cuda
     from flashinfer import silu_and_mul
 
+    called = silu_and_mul if "shim.hook" in sys.modules else torch.neg
     backend = Counting()
     with fake_cuda():
         x = torch.empty(4, 256, dtype=torch.bfloat16, device="cuda")
-        torch.compile(lambda x: silu_and_mul(x) + 1, fullgraph=True, backend=backend)(x)
+        torch.compile(lambda x: called(x) + 1, fullgraph=True, backend=backend)(x)
     (ops,) = backend.ops()
     return ops
 
@@ -45,11 +46,10 @@ def main(limits: dict[str, Any]) -> None:
         import flashinfer
 
         seen["version"] = flashinfer.__version__
-        if "shim" in sys.modules:
-            seen["ops"] = compiled()
+        seen["ops"] = compiled()
     except Exception as error:
         seen["error"] = f"{type(error).__name__}: {error}"
-    if "shim" in sys.modules:
+    if "shim.hook" in sys.modules:
         import shim
 
         verdicts = [str(record.verdict) for record in shim.status()]

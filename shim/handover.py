@@ -74,15 +74,16 @@ class Gate(Begun):
 
         Anyone may ask at any time (``importlib.util.find_spec``) without importing afterwards.
         """
-        # A finder in front of us answered for FlashInfer, as typeguard's import hook does. Its next
-        # module is where we come in. Otherwise we stay behind: what others do to a module after it
-        # was executed is to find our functions there.
-        passed = not self.handed_over and ROOT in sys.modules
-        if passed:
-            self._come_first()
-        if name != ROOT and name not in self.after and not (passed and name.startswith(ROOT + ".")):
-            return None
         try:
+            # A finder in front of us answered for FlashInfer, as typeguard's import hook does. Its
+            # next module is where we come in. Otherwise we stay behind: what others do to a module
+            # after it was executed is to find our functions there.
+            passed = not self.handed_over and ROOT in sys.modules
+            if passed:
+                self._come_first()
+            inside = passed and name.startswith(ROOT + ".")
+            if name != ROOT and name not in self.after and not inside:
+                return None
             asking = (sys.modules["_thread"].get_ident(), name)
             # A finder behind us may itself ask all the others, us among them; in that thread we
             # then have nothing to say.
@@ -170,9 +171,9 @@ class Gate(Begun):
         Raises:
             Exception: Only one that bears a true ``flashinfer_shim_refusal``.
         """
-        callback = self.after.get(name)
-        self._seen.add(name)
         try:
+            callback = self.after.get(name)
+            self._seen.add(name)
             if callback is not None:
                 callback(module)
             if self._found_by_others():

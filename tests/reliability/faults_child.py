@@ -329,6 +329,7 @@ def main(scenario: str, count: int, seed: int, part: int = 0, parts: int = 1) ->
     sites.install()
     # What was loaded on the way to it decides nothing: so it may be loaded beforehand.
     first, *_ = in_fork(functools.partial(usual, sites, scenario))
+    assert "broken" not in first, first["broken"]
     preload(first["modules"])
     if scenario == "late":
         importlib.import_module("flashinfer")

@@ -310,7 +310,11 @@ def _put_off(module: ModuleType) -> None:
             reason = "its module was half imported when activate() was called"
             action = "call shim.activate() once more when FlashInfer is imported"
             record = records.overruled(finding, Verdict.PENDING, reason, action)
-            _process.ledger.enter(record)
+            _process.ledger.enter(record.patch, _as_it_is, record)
+
+
+def _as_it_is(record: Record) -> Record:
+    return record
 
 
 def _supersede(findings: Iterable[Finding]) -> None:
@@ -429,7 +433,7 @@ def _enter_fault(finding: Finding, error: Exception) -> Record:
             f"FLASHINFER_SHIM_PATCHES=-{finding.patch.name} leaves it out",
             "".join(traceback.format_exception(error)),
         )
-    _process.ledger.enter(record.patch, lambda entered: entered, record)
+    _process.ledger.enter(record.patch, _as_it_is, record)
     return record
 
 

@@ -20,7 +20,8 @@ from shim.ledger import Verdict
 from shim.patches import FAMILIES, NAMES, PATCHES, RELEASES
 from shim.settings import AUDIT, VARIABLES, read
 from shim.settings import PATCHES as SELECTION
-from shim.upstream import Installed, Sources, installed
+from shim.sources import Sources
+from shim.upstream import Installed, installed
 
 RELEASE = "0.6.3"
 few = settings(deadline=None, max_examples=60)

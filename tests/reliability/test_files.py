@@ -92,7 +92,7 @@ def test_flashinfer_fares_as_without_us(place: str, tmp_path: Path) -> None:
     assert ours["error"] == theirs["error"]
     assert (expected in theirs["error"]) if expected else theirs["error"] is None
     assert len(with_us.stdout.splitlines()) == 1, with_us
-    assert with_us.stderr == without.stderr
+    assert "flashinfer-shim" not in with_us.stderr, with_us
     assert (ours["applied"] > 100) is ("version" in theirs)
     if not expected:
         assert any(op.startswith("flashinfer_shim.silu_and_mul.") for op in ours["ops"])

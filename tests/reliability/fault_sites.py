@@ -47,8 +47,8 @@ VALUES: dict[str, Callable[[], object]] = {
 class Site:
     """A place in our code.
 
-    Its kind is ``call``, ``effect`` (a call whose result nobody takes), ``value`` (of a module), or
-    ``import``.
+    Its kind is ``call``, ``effect`` (a call whose result nobody takes), ``decorator``, ``value``
+    (of a module), or ``import``.
     """
 
     file: str
@@ -226,7 +226,7 @@ class _Rewriting(ast.NodeTransformer):
 
     def _decorated(self, node: Any) -> Any:
         node.decorator_list = [
-            self._by("call", decorator, functools.partial(self._path, decorator))
+            self._by("call", decorator, functools.partial(self._path, decorator), "decorator")
             for decorator in node.decorator_list
         ]
 

@@ -44,6 +44,7 @@ NOT_OURS = (
 KINDS = {
     "call": (*ERRORS, *VALUES),
     "effect": tuple(ERRORS),
+    "decorator": tuple(ERRORS),
     "value": ("AttributeError", "ImportError", "RuntimeError", *ANYWHERE, *VALUES),
     "import": tuple(ERRORS),
 }

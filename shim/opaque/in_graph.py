@@ -19,6 +19,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from .. import announce
+from ..whole import one_version
 from .later import Later
 
 #: By function of ours, what makes its op.
@@ -83,7 +84,8 @@ def meeting(function: Callable[..., Any], later: Later) -> Callable[[], None]:
 def _rule() -> ModuleType | None:
     """The module that knows how Dynamo is told, None where this torch has no such way."""
     try:
-        from . import rule
+        with one_version("opaque.rule"):
+            from . import rule
     except (ImportError, AttributeError) as fault:
         announce.debug(f"Dynamo follows each call of an op: {fault}")
         return None

@@ -324,7 +324,9 @@ def test_a_process_goes_on_with_one_version_when_the_package_is_replaced_and_rem
     assert lines.pop("gate alone") == []
 
     for name, result in found.items():
-        assert result["of the other version"] == [], name
+        # The gate's other half, which is loaded when FlashInfer is imported, is what stands aside.
+        handover = ["_flashinfer_shim_handover"] if name == "package begun" else []
+        assert result["of the other version"] == handover, name
         if name.startswith("has compiled"):
             assert result == {
                 "with breaks": True,
@@ -344,8 +346,9 @@ def test_a_process_goes_on_with_one_version_when_the_package_is_replaced_and_rem
             assert "has been replaced" in result["another"]
         else:
             assert result["with breaks"], result
-            assert result["whole"].startswith("Unsupported: "), result
-            assert "flashinfer_shim" not in result["another"]
+            # Upstream's own function is traced, and refused or not as Dynamo sees fit.
+            assert "flashinfer_shim" not in result["whole"]
+            assert result["another"].startswith("Unsupported: "), result
     assert found["package begun"]["patched"] == [False, False]
     figure(f"undo: {len(PROCESSES)} processes outlived an upgrade or a removal, with one version")
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from . import announce, records
+from . import announce, forking, records
 from .errors import ForeignFunction, ShimError
 from .ledger import Ledger, Record, Verdict
 from .patches import FAMILIES, NAMES
@@ -65,7 +64,7 @@ class _Process:
 #: How long activate() waits for what is being compiled (seconds). Not for ever: it may be called
 #: by a module that a compiling thread waits for.
 _PATIENCE = 60.0
-_lock = threading.RLock()
+_lock = forking.lock()
 _process = _Process()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from . import forking
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = forking.lock()
         self._all: Callable[[], Iterable[Record]] | None = None
         self._entered: dict[str, tuple[Callable[[Any], Record], Any]] = {}
         self._records: dict[str, Record] = {}

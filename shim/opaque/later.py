@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch._ops import _OpNamespace
 
+from .. import forking
+
 NAMESPACE = "flashinfer_shim"
 
 #: One for all: an op is made while nobody else makes one.
-lock = threading.RLock()
+lock = forking.lock()
 
 
 class Later:
@@ -28,18 +30,19 @@ class Later:
     def __init__(self, build: Callable[[], Callable[..., Any]]) -> None:
         self._build = build
         self.traced: Any = None
-        self._being_made = False
+        self._maker: int | None = None
 
     def make(self) -> None:
         """Make it, if that is not done; may raise, and then it is not."""
         with lock:
-            if self.traced is not None or self._being_made:  # it asks for its own op by name
+            this = threading.get_ident()  # after a fork nobody may be left who makes it
+            if self.traced is not None or self._maker == this:  # it asks for its own op by name
                 return
-            self._being_made = True
+            self._maker = this
             try:
                 self.traced = self._build()
             finally:
-                self._being_made = False
+                self._maker = None
 
 
 class _Namespace(_OpNamespace):

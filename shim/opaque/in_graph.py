@@ -22,8 +22,11 @@ from .. import announce
 from ..whole import one_version
 from .later import Later
 
-#: By function of ours, what makes its op.
-laters: weakref.WeakKeyDictionary[Callable[..., Any], Later] = weakref.WeakKeyDictionary()
+#: By function of ours, what makes its op. The function holds that; from here it would lead back to
+#: the function, by way of upstream's and its module, and keep all of them alive.
+laters: weakref.WeakKeyDictionary[Callable[..., Any], weakref.ref[Later]] = (
+    weakref.WeakKeyDictionary()
+)
 #: By what would be followed, the calls that need not be.
 _straight: weakref.WeakKeyDictionary[Callable[..., Any], Sequence[Straight]] = (
     weakref.WeakKeyDictionary()
@@ -68,7 +71,7 @@ def meeting(function: Callable[..., Any], later: Later) -> Callable[[], None]:
 
     It takes no argument, since not every torch gives such objects for one.
     """
-    laters[function] = later
+    laters[function] = weakref.ref(later)
 
     def meet() -> None:
         later.make()

@@ -74,7 +74,7 @@ class _Function(UserFunctionVariable):
 
     def call_function(self, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Make the call of an op, or follow the function."""
-        later = laters[self.fn]
+        later: Any = laters[self.fn]()
         later.make()
         args = [variable.realize() for variable in args]
         kwargs = {name: variable.realize() for name, variable in kwargs.items()}

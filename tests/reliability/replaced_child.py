@@ -26,7 +26,10 @@ Found = dict[str, Any]
 
 
 def wait_for(event: str) -> None:
+    end = time.monotonic() + 600
     while not (DIRECTORY / event).exists():
+        if time.monotonic() > end:  # nobody may be left who would end this
+            raise TimeoutError(event)
         time.sleep(0.02)
 
 

@@ -169,7 +169,7 @@ _WHOLE = (
     World(WITH_PACKAGES[-1], packages=True, arch="9.0a"),
     World(WITH_PACKAGES[-1], packages=True, arch="10.7a"),
 )
-_ONE_RUN = ("0.5.0", "0.6.3", "0.6.13+cute", "0.6.18.post1+cute", "0.7.4", "0.7.4-sm9.0a")
+_ONE_RUN = ("0.5.0", "0.6.3", "0.6.18.post1+cute", "0.7.4", "0.7.4-sm9.0a")
 #: What one run goes through: the ends of the table, and what differs most between them; every
 #: world of the matrix where the variable says ``whole``; where it says ``core``, an op of each
 #: family on each release.

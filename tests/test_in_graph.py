@@ -202,3 +202,25 @@ def test_calls_are_followed_where_dynamo_cannot_be_told(
     _check(answers)
     ours, by_hand = answers["guards"]
     assert ours > by_hand
+
+
+def test_at_the_interpreters_end_functions_leave_the_table_without_a_word(
+    run_child: RunChild,
+) -> None:
+    child = run_child(
+        """
+        import torch  # rule is imported while Dynamo traces
+        import torch._dynamo
+        from shim.opaque import rule
+
+        def function(): ...
+
+        table = {}
+        table[rule._Key(function, table)] = None
+        for name in vars(rule):
+            vars(rule)[name] = None  # as the interpreter does to modules
+        del function
+        print(len(table))
+        """
+    )
+    assert (child.returncode, child.stdout, child.stderr) == (0, "0\n", ""), child

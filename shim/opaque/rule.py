@@ -34,7 +34,7 @@ def tell() -> bool:
     """Tell Dynamo of all functions there are; whether it has not known one."""
     table: dict[Any, Any] = get_torch_obj_rule_map()
     unknown = [function for function in list(laters) if function not in table]
-    table.update(dict.fromkeys(map(_Key, unknown), _Function))
+    table.update((_Key(function, table), _Function) for function in unknown)
     return bool(unknown)
 
 
@@ -46,9 +46,10 @@ def begin_again() -> None:
 class _Key:
     """Found for a function that the table does not keep alive: its module may be reloaded."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], table: dict[Any, Any]) -> None:
         self._hash = hash(function)
-        self._function = weakref.ref(function, lambda _: get_torch_obj_rule_map().pop(self, None))
+        # The table itself: at the interpreter's end functions go after this module's names.
+        self._function = weakref.ref(function, lambda _: table.pop(self, None))
 
     def __hash__(self) -> int:
         return self._hash

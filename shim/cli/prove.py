@@ -118,7 +118,7 @@ def _print(rows: Sequence[Row], environment: Mapping[str, Any] | None) -> None:
     for line in _header(environment):
         print(paragraph(line))
     tried = [row for row in rows if not row.skipped]
-    if tried:
+    if tried and environment is not None:
         print_table(
             "",
             ("call", "without us", "with us", "ok"),
@@ -132,14 +132,20 @@ def _print(rows: Sequence[Row], environment: Mapping[str, Any] | None) -> None:
                 for row in tried
             ],
         )
+    problems: dict[str, list[str]] = {}
     for row in rows:
         for problem in row.problems:
-            print(paragraph(f"{row.name}: {problem}"))
+            problems.setdefault(problem, []).append(row.name)
+    for problem, names in problems.items():
+        every = len(names) == len(rows) > 1
+        print(paragraph(f"{'every call' if every else ', '.join(names)}: {problem}"))
     for reason in dict.fromkeys(row.skipped for row in rows if row.skipped):
-        names = ", ".join(row.name for row in rows if row.skipped == reason)
-        print(paragraph(f"Not tried, {reason}: {names}."))
+        skipped = ", ".join(row.name for row in rows if row.skipped == reason)
+        print(paragraph(f"Not tried, {reason}: {skipped}."))
     passed = sum(row.passed for row in tried)
-    if tried:
+    if environment is None:
+        print("So nothing is proved. Next: python -c 'import flashinfer' shows the whole error.")
+    elif tried:
         print(f"{passed} of {len(tried)} calls fail without us and pass with us.")
     else:
         print("No call could be tried here, so nothing is proved.")

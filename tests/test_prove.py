@@ -133,6 +133,17 @@ def test_without_flashinfer_one_line_says_so(run_child: RunChild) -> None:
     )
 
 
+def test_a_flashinfer_that_cannot_be_imported_is_told_of_once(
+    run_child: RunChild, copy_release: CopyRelease
+) -> None:
+    tree = copy_release("0.6.3", edit={"flashinfer/__init__.py": lambda _: "import nonsuch\n"})
+    child = run_child(None, args=[*PROVE], release=tree)
+    assert child.returncode == 1, child
+    told = " ".join(child.stdout.split())
+    assert told.count("every call: ") == told.count("No module named 'nonsuch'") == 2
+    assert "python -c 'import flashinfer' shows the whole error" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

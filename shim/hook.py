@@ -125,7 +125,7 @@ def deactivate() -> None:
     with no_compilation(), _lock:
         _process.stood_down = True
         _process.wanted = {}
-        if _process.in_force:
+        if _process.patches():
             from . import switching
 
             switching.take_out(_process.patches())
@@ -171,7 +171,7 @@ def disabled() -> Iterator[None]:
 def _pause() -> None:
     with no_compilation(), _lock:
         _process.paused += 1
-        if _process.paused > 1 or not _process.in_force:
+        if _process.paused > 1 or not _process.patches():
             return
         from . import switching
 
@@ -185,7 +185,7 @@ def _resume() -> None:
         _process.paused -= 1
         if _process.paused:
             return
-        if _process.in_force:
+        if _process.patches():
             from . import switching
 
             switching.put_in(_process.patches())

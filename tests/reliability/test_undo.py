@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROOT = releases.ROOT
 
 START = f"""
-    import importlib, json, sys, threading
+    import importlib, json, os, sys, threading
     sys.path.append({str(HERE)!r})
     import computing, shim, torch
     from computing import child_side, ours, replacements, rmsnorm, silu_and_mul
@@ -201,16 +201,22 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
     with shim.disabled():
         shim.deactivate()
     overlap.append(ours())
-    print(json.dumps([right, counts, overlap]))
+    # Copies of a function that is made anew within a block are put in again, too: of the only one.
+    os.environ["FLASHINFER_SHIM_PATCHES"] = "rmsnorm"
+    shim.activate()
+    with shim.disabled():
+        importlib.reload(sys.modules["flashinfer.norm"])
+    print(json.dumps([right, counts, overlap, replacements()]))
     """
     )
-    right, counts, overlap = run_child(code, release="0.6.3").json
+    right, counts, overlap, anew = run_child(code, release="0.6.3").json
     assert all(right)
     # One graph with our ops, the pieces of upstream's, and nothing more from then on.
     assert counts[0] == 1
     assert counts[1] > 1
     assert counts[1:] == [counts[1]] * 5
     assert overlap == [[False, False], [False, False], [True, True], [False, False]]
+    assert anew == ["flashinfer.norm:rmsnorm", "flashinfer:rmsnorm"]
 
 
 def test_under_load_every_call_is_right_while_the_patches_go_and_come(

@@ -233,6 +233,7 @@ def test_a_check_that_fails_on_a_node_is_reported(
         (["--ray"], "cannot import Ray"),
         (["--ray", "--toolchain"], "not allowed with argument"),
         (["--ray", "--timeout", "0"], "expected seconds"),
+        (["--ray", ""], "expected an address"),
     ],
 )
 def test_what_cannot_be_asked_is_status_2_and_says_why(

@@ -20,3 +20,14 @@ def seconds(text: str) -> float:
 
 
 seconds.__name__ = "number of seconds"  # as argparse calls what float() does not take
+
+
+def address(text: str) -> str:
+    """Where something answers.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty, as a variable that is not set makes it.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"expected an address, and found {text!r}")
+    return text

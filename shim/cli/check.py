@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 
-from .arguments import seconds
+from .arguments import address, seconds
 
 UNREADABLE = 2
 
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ray",
         nargs="?",
         const="auto",
+        type=address,
         metavar="ADDRESS",
         help="ask every node of a Ray cluster, and compare them; without an address that of "
         "RAY_ADDRESS, or the one that runs on this machine",

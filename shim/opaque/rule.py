@@ -2,7 +2,7 @@
 
 A table of Dynamo's says which class stands for a function in a trace;
 ``torch.compiler.substitute_in_graph`` writes into it, too. None of that is public: the names are
-those of torch 2.9 to 2.13, and an error on import says that this torch has others.
+those of torch 2.9 to 2.14, and an error on import says that this torch has others.
 """
 
 from __future__ import annotations

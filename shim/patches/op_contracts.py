@@ -35,10 +35,16 @@ def _faulty(facts: FunctionFacts) -> bool:
 
 
 def _read() -> dict[str, Contract]:
-    rows = json.loads(ROWS.read_text(encoding="utf-8"))
-    return {
-        each.name: contract(each.function, rows[each.name]) for each in PATCHES if not each.rows
-    }
+    try:
+        rows = json.loads(ROWS.read_text(encoding="utf-8"))
+        return {
+            each.name: contract(each.function, rows[each.name]) for each in PATCHES if not each.rows
+        }
+    except (OSError, ValueError, LookupError, TypeError) as fault:
+        # As where a module of ours is gone: the processes that need it may have begun long ago.
+        raise ImportError(
+            f"{ROWS.name} cannot be read: {type(fault).__name__}: {fault}", name=__name__
+        ) from fault
 
 
 CONTRACTS = _read()

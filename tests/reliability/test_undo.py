@@ -367,3 +367,34 @@ def _site_packages() -> Path:
 
 def _our_lines(file: Path) -> list[str]:
     return [line for line in file.read_text().splitlines() if line.startswith("flashinfer-shim: ")]
+
+
+def test_a_table_that_is_lost_meanwhile_leaves_what_is_compiled_to_flashinfer(
+    run_child: RunChild, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "shim", copy / "shim", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "sitecustomize.py", copy)
+    child = run_child(
+        """
+        import json, os
+        import flashinfer
+        import shim
+
+        os.unlink(os.path.join(os.path.dirname(shim.__file__), "patches", "rows.json"))
+        try:
+            shim.status()
+        except ImportError as error:
+            told = str(error)
+        ours = flashinfer.rmsnorm.__closure__
+        (later,) = [c.cell_contents for c in ours if type(c.cell_contents).__name__ == "Later"]
+        later.make()
+        print(json.dumps([told, later.traced.__code__.co_filename]))
+        """,
+        env={"PYTHONPATH": os.pathsep.join(map(str, (copy, releases.path("0.6.3"))))},
+    )
+    told, traced = child.json
+    assert "no longer complete (rows.json cannot be read: FileNotFoundError" in told
+    assert traced.endswith("flashinfer/norm.py")
+    (line,) = child.stderr.splitlines()
+    assert "until then FlashInfer's own functions are what is compiled" in line

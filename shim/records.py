@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,8 +20,7 @@ _FEW = 4
 
 def unjudged(patch: Patch, verdict: Verdict, reason: str, action: str = "") -> Record:
     """A record for a patch that nobody looked at FlashInfer for."""
-    target = f"{patch.contract.modules(None)[0]}:{patch.function}"
-    return Record(patch.name, target, verdict, reason, action=action)
+    return Record(patch.name, _target(patch), verdict, reason, action=action)
 
 
 def all_unjudged(verdict: Verdict, reason: str, action: str = "") -> list[Record]:
@@ -30,16 +30,31 @@ def all_unjudged(verdict: Verdict, reason: str, action: str = "") -> list[Record
 
 def judged(finding: Finding) -> Record:
     """The contract's judgement as a record."""
-    judgement = finding.judgement
-    return Record(
-        finding.patch.name,
-        finding.target,
-        judgement.verdict,
-        judgement.reason,
-        judgement.found,
-        judgement.expected,
-        judgement.action,
-    )
+    reason, found, expected, action = _told(finding)
+    target = _target(finding.patch, finding)
+    return Record(finding.patch.name, target, finding.verdict, reason, found, expected, action)
+
+
+def _target(patch: Patch, finding: Finding | None = None) -> str:
+    """``module:function``; the newest known module where the function was not found."""
+    module = ""
+    with contextlib.suppress(Exception):  # as in _told
+        module = (finding.module if finding else "") or patch.contract.modules(None)[0]
+    return f"{module}:{patch.function}" if module else patch.function
+
+
+def _told(finding: Finding) -> tuple[str, str, str, str]:
+    """Reason, what was found and expected, and the action, or else why nobody can tell.
+
+    Contracts are read for whoever asks, and by then their table may be gone. Where a patch stands
+    is known without.
+    """
+    try:
+        judgement = finding.judgement
+    except Exception as fault:
+        reason = f"no more is known of it here: {type(fault).__name__}: {fault}"
+        return reason, "", "", "install flashinfer-shim again, and start the process again"
+    return judgement.reason, judgement.found, judgement.expected, judgement.action
 
 
 def overruled(
@@ -53,14 +68,14 @@ def overruled(
 
 def applied(entry: Applied) -> Record:
     """A patch in force."""
-    finding = entry.finding
+    reason, found, expected, _ = _told(entry.finding)
     return Record(
-        finding.patch.name,
-        finding.target,
+        entry.finding.patch.name,
+        _target(entry.finding.patch, entry.finding),
         Verdict.APPLIED,
-        finding.judgement.reason,
-        finding.judgement.found,
-        finding.judgement.expected,
+        reason,
+        found,
+        expected,
         before=repr(entry.original),
         after=repr(entry.replacement),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import os
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,12 +161,13 @@ class Sites:
         """Whose ``function`` is: ``ours``, ``python`` (str.strip, isinstance), or ``outside``."""
         home = getattr(function, "__self__", None)
         if isinstance(home, types.ModuleType | None):
-            module = getattr(function, "__module__", None) or ""
+            kind = getattr(function, "__objclass__", None)  # of object.__getattribute__
+            module = getattr(function, "__module__", None) or getattr(kind, "__module__", "")
         else:
             module = (home if isinstance(home, type) else type(home)).__module__
         if module.startswith(("shim", "_flashinfer_shim", "sitecustomize")):
             return "ours"
-        if module == "builtins" and function is not open:
+        if (module == "builtins" and function is not open) or function is os.path.join:
             return "python"
         return "outside"
 

@@ -121,7 +121,7 @@ THOROUGH = (
     ["coverage", "rmsnorm"],
     ["prove", "rmsnorm", "--json"],
     ["prewarm", "--dry-run"],
-    ["run", "--", sys.executable, "-c", "import flashinfer"],
+    ["run", "--", sys.executable, "-c", "import flashinfer; print(flashinfer.__version__)"],
 )
 
 

@@ -40,6 +40,8 @@ NOT_OURS = (
     "import os",
     "import sys",
 )
+#: Asks whether we are still installed, and None is a no: of that nobody is told.
+INSTALLED = "isfile(join(self.directory, 'hook.py'))"
 #: What each kind of place is made to do.
 KINDS = {
     "call": (*ERRORS, *VALUES),
@@ -305,7 +307,8 @@ def faults(plain: Usual, count: int, seed: int) -> list[Fault]:
                 Fault(number, kind, turn)
                 for kind in kinds
                 for turn in sorted(turns)
-                if turn or kind not in THE_USERS
+                if (turn or kind not in THE_USERS)
+                and not (kind == "None" and site["text"] == INSTALLED)
             ]
         )
     chance = random.Random(seed)

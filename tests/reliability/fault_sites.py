@@ -162,7 +162,8 @@ class Sites:
         home = getattr(function, "__self__", None)
         if isinstance(home, types.ModuleType | None):
             kind = getattr(function, "__objclass__", None)  # of object.__getattribute__
-            module = getattr(function, "__module__", None) or getattr(kind, "__module__", "")
+            homes = (getattr(each, "__module__", None) for each in (function, kind))
+            module = next((home for home in homes if home), "")
         else:
             module = (home if isinstance(home, type) else type(home)).__module__
         if module.startswith(("shim", "_flashinfer_shim", "sitecustomize")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ _FEW = 4
 
 def unjudged(patch: Patch, verdict: Verdict, reason: str, action: str = "") -> Record:
     """A record for a patch that nobody looked at FlashInfer for."""
-    return Record(patch.name, _target(patch), verdict, reason, action=action)
+    return Record(patch.name, patch.target(), verdict, reason, action=action)
 
 
 def all_unjudged(verdict: Verdict, reason: str, action: str = "") -> list[Record]:
@@ -31,16 +30,9 @@ def all_unjudged(verdict: Verdict, reason: str, action: str = "") -> list[Record
 def judged(finding: Finding) -> Record:
     """The contract's judgement as a record."""
     reason, found, expected, action = _told(finding)
-    target = _target(finding.patch, finding)
-    return Record(finding.patch.name, target, finding.verdict, reason, found, expected, action)
-
-
-def _target(patch: Patch, finding: Finding | None = None) -> str:
-    """``module:function``; the newest known module where the function was not found."""
-    module = ""
-    with contextlib.suppress(Exception):  # as in _told
-        module = (finding.module if finding else "") or patch.contract.modules(None)[0]
-    return f"{module}:{patch.function}" if module else patch.function
+    return Record(
+        finding.patch.name, finding.target, finding.verdict, reason, found, expected, action
+    )
 
 
 def _told(finding: Finding) -> tuple[str, str, str, str]:
@@ -71,7 +63,7 @@ def applied(entry: Applied) -> Record:
     reason, found, expected, _ = _told(entry.finding)
     return Record(
         entry.finding.patch.name,
-        _target(entry.finding.patch, entry.finding),
+        entry.finding.target,
         Verdict.APPLIED,
         reason,
         found,

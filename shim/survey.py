@@ -64,9 +64,12 @@ class Finding:
 
     @property
     def target(self) -> str:
-        """``module:function``; the newest known module where the function was not found."""
-        module = self.module or self.patch.contract.modules(None)[0]
-        return f"{module}:{self.patch.function}"
+        """``module:function``; see :meth:`~shim.patches.Patch.target`."""
+        try:
+            module = self.module
+        except Exception:  # to look for it takes contracts, whose table may be gone
+            module = ""
+        return self.patch.target(module)
 
     @property
     def facts(self) -> FunctionFacts | None:

@@ -182,3 +182,18 @@ def python_or_skip(version: str) -> Path:
     if interpreter is None:
         pytest.skip(f"no Python {version} on this machine")
     return interpreter
+
+
+def output(command: list[str | Path], *, cwd: Path | None = None, **env: str) -> str:
+    """What a command printed to stdout; one that fails, fails the test."""
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import email
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import venv
@@ -17,6 +15,7 @@ from email.message import Message
 from pathlib import Path
 from textwrap import dedent
 
+import children
 import pytest
 import wrapt
 from conftest import RunChild
@@ -52,7 +51,7 @@ class Environment:
     def pip(self, *arguments: str | Path) -> str:
         """Run this process's pip on the environment, under the pins of the checkout."""
         command = [sys.executable, "-m", "pip", f"--python={self.python}", *arguments]
-        return _output(command, PIP_DISABLE_PIP_VERSION_CHECK="1")
+        return children.output(command, PIP_DISABLE_PIP_VERSION_CHECK="1")
 
     def install(self, *what: str | Path) -> None:
         self.pip("install", "-c", ROOT / "constraints.txt", *what)
@@ -63,27 +62,13 @@ class Environment:
 
     def command(self, *arguments: str) -> str:
         """Run ``flashinfer-shim`` as installed and return what it prints."""
-        return _output([self.directory / "bin" / "flashinfer-shim", *arguments])
-
-
-def _output(command: list[str | Path], *, cwd: Path | None = None, **env: str) -> str:
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+        return children.output([self.directory / "bin" / "flashinfer-shim", *arguments])
 
 
 def _build(source: Path, to: Path, kind: str) -> Path:
     """Build ``source``'s ``wheel`` or ``sdist`` into the new directory ``to``."""
     command = [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", f"--outdir={to}"]
-    _output([*command, source], SOURCE_DATE_EPOCH="1700000000")
+    children.output([*command, source], SOURCE_DATE_EPOCH="1700000000")
     (built,) = to.iterdir()
     return built
 
@@ -113,7 +98,7 @@ def editable(checkout: Path) -> Path:
     to = checkout.parent / "editable"
     to.mkdir()
     build = "import hatchling.build, sys; hatchling.build.build_editable(sys.argv[1])"
-    _output([sys.executable, "-c", build, to], cwd=checkout)
+    children.output([sys.executable, "-c", build, to], cwd=checkout)
     (built,) = to.iterdir()
     return built
 

@@ -6,6 +6,7 @@ The builders are named, and imported only when a module that they patch has been
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Mapping
@@ -77,6 +78,15 @@ class Patch(NamedTuple):
     def contract(self) -> Contract:
         """What it was written for. Hundreds of rows are read when the first one is asked for."""
         return _contracts(self.rows or "op_contracts")[self.name]
+
+    def target(self, module: str = "") -> str:
+        """``module:function``, for messages: the newest known module where none is given.
+
+        Without the contracts, whose table may be gone by then, the function alone.
+        """
+        with contextlib.suppress(Exception):
+            module = module or self.contract.modules(None)[0]
+        return f"{module}:{self.function}" if module else self.function
 
     def left_out(self, settings: Settings) -> str:
         """Why the user does not want it, empty if he does."""

@@ -350,24 +350,25 @@ def test_coverage_of_each_process(near: Neighbourhood, figure: Callable[[str], N
 
 # --- Hooks that change a module while it is imported -------------------------------------------
 
+WRONG = """
+try:
+    flashinfer.norm.rmsnorm("a text", None)
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
 
 @pytest.mark.long
 def test_typeguard(near_older: Neighbourhood, figure: Callable[[str], None]) -> None:
     """Its finder stands in front of ours and finds FlashInfer before we are asked."""
     hook = "import typeguard\ntypeguard.install_import_hook('flashinfer')\n"
-    wrong = """
-        try:
-            flashinfer.norm.rmsnorm("a text", None)
-        except Exception as error:
-            print(json.dumps([type(error).__name__, str(error)]))
-        """
     errors = []
     for before in ("", "import torch\n"):
-        child = near_older.script(before + hook + WORK + dedent(wrong), path=[ROOT])
+        child = near_older.script(before + hook + WORK + WRONG, path=[ROOT])
         *_, found, error = map(json.loads, child.stdout.splitlines())
         assert in_force(found), child
         errors.append(error)
-    child = near_older.script(hook + WORK + dedent(wrong))
+    child = near_older.script(hook + WORK + WRONG)
     *_, found, error = map(json.loads, child.stdout.splitlines())
     assert found["compiled"] == "Unsupported"
     assert error[0] == "TypeCheckError"
@@ -379,15 +380,9 @@ def test_typeguard(near_older: Neighbourhood, figure: Callable[[str], None]) -> 
 def test_beartype(near: Neighbourhood, figure: Callable[[str], None]) -> None:
     """It puts functions of its own making around FlashInfer's: those are left alone."""
     hook = "from beartype.claw import beartype_package\nbeartype_package('flashinfer.norm')\n"
-    wrong = """
-        try:
-            flashinfer.norm.rmsnorm("a text", None)
-        except Exception as error:
-            print(json.dumps([type(error).__name__, str(error)]))
-        """
     found, errors = [], []
     for path in ([], [ROOT]):
-        child = near.script(hook + WORK + dedent(wrong), path=path)
+        child = near.script(hook + WORK + WRONG, path=path)
         *_, result, error = map(json.loads, child.stdout.splitlines())
         found.append(result)
         errors.append(error)

@@ -50,24 +50,10 @@ OTHER = "9.9.9"
 MARK = "\nvars(__import__('sys')).setdefault('_other_version', []).append(__name__)\n"
 
 
-def _output(command: list[str | Path], cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 def _wheel(checkout: Path, to: Path) -> Path:
     to.mkdir()
     build = "import hatchling.build, sys; hatchling.build.build_wheel(sys.argv[1])"
-    _output([sys.executable, "-c", build, to], cwd=checkout)
+    children.output([sys.executable, "-c", build, to], cwd=checkout)
     (built,) = to.glob("*.whl")
     return built
 
@@ -293,9 +279,9 @@ def test_a_process_goes_on_with_one_version_when_the_package_is_replaced_and_rem
     this, other = wheels
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = tmp_path / "venv" / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", f"--python={python}", "-q"]
-    _output([*pip, "install", "--no-deps", this])
-    startup = _output([python, "-I", "-m", "shim", "path"]).strip()
+    pip = [sys.executable, "-m", "pip", f"--python={python}", "-q", "--disable-pip-version-check"]
+    children.output([*pip, "install", "--no-deps", this])
+    startup = children.output([python, "-I", "-m", "shim", "path"]).strip()
     directory = tmp_path / "found"
     directory.mkdir()
     entries = [startup, releases.path("0.6.3"), HERE, _site_packages()]
@@ -310,11 +296,11 @@ def test_a_process_goes_on_with_one_version_when_the_package_is_replaced_and_rem
     )
     try:
         _wait(lambda: all((directory / f"{name}.ready").exists() for name in PROCESSES), process)
-        _output([*pip, "install", "--no-deps", other])
+        children.output([*pip, "install", "--no-deps", other])
         (directory / "upgraded").touch()
         upgraded = [name for name, event in PROCESSES.items() if event == "upgraded"]
         _wait(lambda: all((directory / f"{name}.json").exists() for name in upgraded), process)
-        _output([*pip, "uninstall", "--yes", "flashinfer-shim"])
+        children.output([*pip, "uninstall", "--yes", "flashinfer-shim"])
         (directory / "removed").touch()
         said, _ = process.communicate(timeout=600)
     finally:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from .dispatch import is_plain
+
 #: What is no number, whatever a function does with it.
 _NO_NUMBER = (torch.Tensor, str, list, tuple, dict, type(None))
 
@@ -39,7 +41,7 @@ def binding(
     name = function.rpartition(".")[2]
     parameters = list(signature.parameters.values())
     # A default that is no plain value is not one to Dynamo, neither by identity nor by equality.
-    odd = {p.name for p in parameters if not _is_plain(p.default)}
+    odd = {p.name for p in parameters if not is_plain(p.default)}
     # No parameter is called like one of these.
     known: dict[str, Any] = {"_call": call, "_type": type, "_dict": dict}
     lines = []
@@ -81,11 +83,6 @@ def _declared(parameters: list[inspect.Parameter]) -> list[str]:
         has_default = parameter.default is not inspect.Parameter.empty
         declared.append(parameter.name + (f"=_default_{parameter.name}" if has_default else ""))
     return declared
-
-
-def _is_plain(default: Any) -> bool:
-    plain = (bool, int, float, str, type(None), torch.dtype)
-    return default is inspect.Parameter.empty or type(default) in plain
 
 
 def _judging(name: str, kind: type, optional: bool) -> str:

@@ -7,6 +7,8 @@ test and one call.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,26 +38,68 @@ def dispatching(
         later: makes what takes the same arguments and calls the op.
         eager: called instead of ``original`` where nobody watches.
     """
-    untraced = original if eager is None else eager
-    is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-    active_modes = torch._C._len_torch_dispatch_stack
-
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling():
-            meet()
-            return later.traced(*args, **kwargs)
-        if active_modes():
-            later.make()
-            return later.traced(*args, **kwargs)
-        return untraced(*args, **kwargs)
-
-    meet = meeting(replacement, later)
-
+    number = _parameters(original)
+    made: Any = _maker(number)(
+        later,
+        original if eager is None else eager,
+        meeting,
+        torch.compiler.is_dynamo_compiling,
+        torch._C._len_torch_dispatch_stack,
+    )
     # Dynamo counts recompilations by code object: under one for all ops, whoever compiles several
     # of them by themselves would reach its limit.
-    name = getattr(original, "__name__", "replacement")
-    replacement.__code__ = replacement.__code__.replace(co_name=name)
-    return take_over(replacement, original)
+    code = made.__code__.replace(co_name=getattr(original, "__name__", "replacement"))
+    if number is not None:
+        code = code.replace(co_varnames=original.__code__.co_varnames[:number])
+        made.__defaults__ = original.__defaults__
+    made.__code__ = code
+    replacement: Callable[..., Any] = take_over(made, original)
+    return replacement
+
+
+# To hand on what came as *args and **kwargs costs more than both tests.
+_SOURCE = """
+def made(_later, _untraced, _meeting, _is_dynamo_compiling, _active_modes):
+    def replacement({parameters}):
+        if _is_dynamo_compiling():
+            _meet()
+            return _later.traced({parameters})
+        if _active_modes():
+            _later.make()
+            return _later.traced({parameters})
+        return _untraced({parameters})
+    _meet = _meeting(replacement, _later)
+    return replacement
+"""
+
+
+@functools.cache
+def _maker(number: int | None) -> Callable[..., Any]:
+    """Makes replacements of so many parameters, whatever they are called; None: of any."""
+    names = ["*args", "**kwargs"] if number is None else [f"_{i}" for i in range(number)]
+    source = _SOURCE.format(parameters=", ".join(names))
+    namespace: dict[str, Any] = {"__name__": __name__}
+    exec(compile(source, "<flashinfer-shim, in place of a function>", "exec"), namespace)
+    made: Callable[..., Any] = namespace["made"]
+    return made
+
+
+def _parameters(function: Any) -> int | None:
+    """How many parameters it has, if each can be given by position, and its default to an op."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return None
+    if code.co_kwonlyargcount or code.co_posonlyargcount:
+        return None
+    # What was not given would be given, of which a compiler cannot tell that it is the default.
+    plain = all(map(is_plain, function.__defaults__ or ()))
+    return int(code.co_argcount) if plain else None
+
+
+def is_plain(default: object) -> bool:
+    """Whether it is a default that Dynamo knows again."""
+    plain = (bool, int, float, str, type(None), torch.dtype)
+    return default is inspect.Parameter.empty or type(default) in plain
 
 
 def encoding(op: Callable[..., Any], schema: Schema, function: str) -> Callable[..., Any]:

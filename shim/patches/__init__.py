@@ -56,7 +56,6 @@ class Patch(NamedTuple):
         family: the part of FlashInfer that its function belongs to; users may name that, too.
         function: its function's name in the module, ``Class.method`` of a method.
         builder: module of this package whose ``build(site)`` returns the replacement.
-        cures: what breaks without it, with the upstream issue, in one sentence.
         tracked: it replaces a method whose op has to find the object: those of its class get
             handles.
         switch: the setting that leaves it out while it is ``off``, a field of
@@ -69,7 +68,6 @@ class Patch(NamedTuple):
     family: str
     function: str
     builder: str
-    cures: str
     tracked: bool = False
     switch: str = ""
     rows: str = ""
@@ -117,7 +115,6 @@ PATCHES = (
         family="toolchain",
         function="get_cuda_version",
         builder=".cuda_version",
-        cures="get_cuda_version starts nvcc, which no compiler can trace (flashinfer #2733)",
         rows="cuda_version_contract",
     ),
     Patch(
@@ -125,7 +122,6 @@ PATCHES = (
         family="toolchain",
         function="JitSpec.build_and_load",
         builder=".jit_watch",
-        cures="nobody is told of a module that is loaded, or built, too late (flashinfer #3172)",
         switch="jit",
         rows="jit_contract",
     ),
@@ -134,7 +130,6 @@ PATCHES = (
         family="toolchain",
         function="run_ninja",
         builder=".jit_watch",
-        cures="nobody is told of a build, or of how long it takes (flashinfer #3172)",
         switch="jit",
         rows="jit_contract",
     ),
@@ -143,7 +138,6 @@ PATCHES = (
         family="quantization",
         function="fp4_quantize",
         builder=".fp4_quantize",
-        cures="fp4_quantize builds and loads its kernel from Python (flashinfer #2733)",
         rows="fp4_quantize_contract",
     ),
     *(
@@ -152,7 +146,6 @@ PATCHES = (
             family=family,
             function=function,
             builder=".declared_op",
-            cures="the function builds and loads its kernel from Python (flashinfer #2733)",
             tracked="." in function,
         )
         for family, functions in json.loads(FUNCTIONS.read_text(encoding="utf-8")).items()

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -27,14 +27,15 @@ _GENERATED = re.compile(r"<(@\w+)\(")
 class Applied(NamedTuple):
     """One patch in force in ``module``: ``original`` is the identical object to put back.
 
-    ``members`` is, by class and attribute, what stood there before and what does since, where it is
-    a method.
+    ``settings`` are those that the replacement was built with. ``members`` is, by class and
+    attribute, what stood there before and what does since, where it is a method.
     """
 
     module: ModuleType
     finding: Finding
     original: Any
     replacement: Any
+    settings: Settings
     members: dict[tuple[type, str], tuple[object, object]]
 
     def put(self) -> None:
@@ -71,71 +72,74 @@ class Applied(NamedTuple):
                 tracking.track(kind)
 
     def places(self) -> list[object]:
-        """What the namespaces of modules hold as long as the patch is of any effect."""
-        return [kind for kind, _ in self.members] or [self.replacement]
+        """What the namespaces of modules hold as long as the patch is, or can be, of any effect."""
+        return [kind for kind, _ in self.members] or [self.original, self.replacement]
 
 
-def apply(
-    work: Iterable[tuple[ModuleType, Finding]],
-    settings: Settings,
-    since: str | None = None,
-    resting: Mapping[str, Applied] | None = None,
+def prepare(
+    work: Iterable[tuple[ModuleType, Finding]], settings: Settings, resting: Iterable[Applied] = ()
 ) -> tuple[list[Applied], list[tuple[Finding, Exception]]]:
-    """Build every replacement, set those that could be built, then rebind the copies of all.
+    """Build every replacement; none is set.
 
     Args:
         work: modules that have been executed, each with a patch for a function of it whose
             judgement allows that.
         settings: of the process.
-        since: name of the module, if it is one alone and has just been executed: only modules
-            whose import began later can hold copies.
-        resting: by name, patches with these settings that were in force before.
+        resting: patches that were in force before, which have replacements already.
 
     Returns:
-        The patches in force, and those that are not, each with a :class:`ForeignFunction` where
-        somebody else has replaced the function, or whatever its builder raised.
-
-    Raises:
-        Exception: copies could not be rebound; nothing is changed.
+        The patches to be put in, and those that cannot be, each with a :class:`ForeignFunction`
+        where somebody else has replaced the function, or whatever its builder raised.
     """
+    before = {(each.finding.patch.name, id(each.original)): each for each in resting}
     done: list[Applied] = []
     faults: list[tuple[Finding, Exception]] = []
     for module, finding in work:
         try:
-            done.append(
-                _prepare(module, finding, settings, (resting or {}).get(finding.patch.name))
-            )
+            original = replacing.resolve(module, finding.patch.function)
+            known = before.get((finding.patch.name, id(original)))
+            done.append(_prepare(module, finding, settings, original, known))
         except Exception as error:
             faults.append((finding, error))
-    try:
-        for entry in done:
-            entry.put()
-        # Aliases in the module itself, and copies that an import cycle made meanwhile. All at once:
-        # to look through every namespace of a large process takes long.
-        replacing.rebind(((entry.original, entry.replacement) for entry in done), since)
-    except BaseException:
-        withdraw(done)
-        raise
     return done, faults
 
 
-def withdraw(done: Iterable[Applied]) -> None:
+def put(done: Collection[Applied], since: str | None = None) -> None:
+    """Let the replacements stand in their modules, then rebind the copies of all.
+
+    Where it raises, :func:`withdraw` undoes what was done.
+
+    Args:
+        done: what :func:`prepare` has built.
+        since: name of the module, if it is one alone and has just been executed: only modules
+            whose import began later can hold copies.
+    """
+    for entry in done:
+        entry.put()
+    # Aliases in the module itself, and copies that an import cycle made meanwhile. All at once:
+    # to look through every namespace of a large process takes long.
+    replacing.rebind(((entry.original, entry.replacement) for entry in done), since)
+
+
+def withdraw(done: Collection[Applied]) -> None:
     """Put the identical originals back, in every loaded module. Idempotent."""
-    done = list(done)
     for entry in done:
         entry.withdraw()
     replacing.rebind((entry.replacement, entry.original) for entry in done)
 
 
 def _prepare(
-    module: ModuleType, finding: Finding, settings: Settings, before: Applied | None
+    module: ModuleType,
+    finding: Finding,
+    settings: Settings,
+    original: Any,
+    before: Applied | None,
 ) -> Applied:
-    original = replacing.resolve(module, finding.patch.function)
     function = without_disable(original)
     _check_origin(original, finding)
     # What a switch is for is begun by its builder.
-    if before is not None and before.original is original and not finding.patch.switch:
-        return Applied(module, finding, original, before.replacement, {})
+    if before is not None and before.settings == settings and not finding.patch.switch:
+        return Applied(module, finding, original, before.replacement, settings, {})
     replacement = finding.patch.build(
         Site(
             finding.patch.name,
@@ -151,7 +155,7 @@ def _prepare(
         from . import audit
 
         replacement = audit.watch(finding.patch.name, replacement)
-    return Applied(module, finding, original, replacement, {})
+    return Applied(module, finding, original, replacement, settings, {})
 
 
 def _check_origin(live: Any, finding: Finding) -> None:

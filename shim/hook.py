@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -46,15 +47,20 @@ class _Process:
         #: Allowed patches by the module that they wait for; a reloaded module is patched again.
         self.wanted: dict[str, list[Finding]] = {}
         self.in_force: dict[str, Applied] = {}
-        #: By name, what deactivate() took out. To be put in again as it is, which makes valid again
-        #: what was compiled with it; and while it lives, so does what was compiled without guards.
-        self.resting: dict[str, Applied] = {}
+        #: What deactivate() took out. To be put in again as it is, which makes valid again what was
+        #: compiled with it; and while it lives, so does what was compiled without guards.
+        self.resting: list[Applied] = []
         #: Patches of modules that have been executed again since, of which copies are left.
         self.earlier: list[Applied] = []
+        #: What is being put in right now.
+        self.begun: list[Applied] = []
         #: deactivate() was called: the gate stays installed and we do nothing.
         self.stood_down = False
-        #: How many blocks of disabled() are running.
-        self.paused = 0
+        #: The blocks of disabled() that are running, each with the thread that began it.
+        self.blocks: dict[object, int] = {}
+        #: Whether the originals stand, for the sake of blocks; None: neither they nor the
+        #: replacements stand everywhere.
+        self.paused: bool | None = False
 
     def patches(self) -> list[Applied]:
         """All that there is to undo."""
@@ -105,6 +111,7 @@ def activate(*, again: bool = True) -> tuple[Record, ...]:
     with no_compilation(_PATIENCE), _lock:
         if _process.stood_down and not again:
             return status()
+        _finish()
         _process.stood_down = False
         if _package() is None:
             return status()
@@ -123,23 +130,27 @@ def deactivate() -> None:
     holds, such as a class attribute, go on being ops where they are compiled.
     """
     with no_compilation(), _lock:
-        _process.stood_down = True
-        _process.wanted = {}
-        if _process.patches():
-            from . import switching
+        _stand_down()
 
-            switching.take_out(_process.patches())
-            _process.resting = dict(_process.in_force)
-            _process.in_force.clear()
-            _process.earlier.clear()
-        watching = sys.modules.get(f"{__package__}.patches.jit_watch")
-        if watching is not None:  # it has replaced a function of torch's, too
-            watching.withdraw()
-        _process.ledger.replace(
-            lambda: records.all_unjudged(
-                Verdict.DISABLED, "deactivate() was called", "call activate() to patch again"
-            )
+
+def _stand_down() -> None:
+    _process.stood_down = True
+    _process.wanted = {}
+    if _process.patches():
+        from . import switching
+
+        switching.take_out(_process.patches())
+        _process.resting = _process.patches()
+        _process.in_force = {}
+        _process.earlier = []
+    watching = sys.modules.get(f"{__package__}.patches.jit_watch")
+    if watching is not None:  # it has replaced a function of torch's, too
+        watching.withdraw()
+    _process.ledger.replace(
+        lambda: records.all_unjudged(
+            Verdict.DISABLED, "deactivate() was called", "call activate() to patch again"
         )
+    )
 
 
 @contextlib.contextmanager
@@ -156,42 +167,76 @@ def disabled() -> Iterator[None]:
     again. They wait for what is being compiled in other threads. Modules of FlashInfer that are
     imported meanwhile are patched at the end. A copy of a function that a module has taken
     meanwhile is rebound then; keep one elsewhere, in a local variable, to have upstream's.
+    A process that is forked meanwhile is in the blocks of the thread that forked, and in no others.
 
     Raises:
         ShimError: at the end, in mode ``require``, where a module that was imported meanwhile
             could not be patched.
     """
-    _pause()
+    block = object()
     try:
+        _begin(block)
         yield
     finally:
-        _resume()
+        _end(block)
 
 
-def _pause() -> None:
+def _begin(block: object) -> None:
     with no_compilation(), _lock:
-        _process.paused += 1
-        if _process.paused > 1 or not _process.patches():
-            return
+        _process.blocks[block] = threading.get_ident()
+        _switch()
+
+
+def _end(block: object) -> None:
+    try:
+        if _process.blocks.pop(block, None) is None:
+            return  # it was interrupted before it began, or it is another process's
+        with no_compilation(), _lock:
+            _switch()
+            _patch_loaded()
+    except BaseException:
+        # Whoever does not want to wait for a compilation does not want to be without us for ever.
+        with _lock:
+            _switch()
+        raise
+
+
+def _switch() -> None:
+    """Let the originals stand while there are blocks, and otherwise the replacements."""
+    pause = bool(_process.blocks)
+    if _process.paused is pause:
+        return
+    _process.paused = None
+    if _process.patches():
         from . import switching
 
-        switching.take_out(_process.patches())
+        (switching.take_out if pause else switching.put_in)(_process.patches())
         for applied in _process.in_force.values():
-            _enter(applied, records.paused)
+            _enter(applied, records.paused if pause else records.applied)
+    _process.paused = pause
 
 
-def _resume() -> None:
-    with no_compilation(), _lock:
-        _process.paused -= 1
-        if _process.paused:
-            return
-        if _process.patches():
-            from . import switching
+def _finish() -> None:
+    """End a switch, there or back, that was interrupted."""
+    if _process.stood_down and _process.patches():
+        _stand_down()
+    _switch()
 
-            switching.put_in(_process.patches())
-            for applied in _process.in_force.values():
-                _enter(applied)
-        _patch_loaded()
+
+def _forked() -> None:
+    """In the child after a fork: no other thread goes on there with what it was doing.
+
+    Imports nothing, since a module that such a thread was importing is never there.
+    """
+    this = threading.get_ident()
+    _process.blocks = {block: by for block, by in _process.blocks.items() if by == this}
+    if not _lock._is_owned():  # type: ignore[attr-defined]
+        _take_back(_process.begun)
+        _process.begun = []
+        _finish()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def status() -> tuple[Record, ...]:
@@ -212,10 +257,7 @@ def _judge() -> list[Finding]:
     Returns:
         What has to stand aside.
     """
-    settings = read(os.environ, NAMES, FAMILIES)
-    if settings != _process.settings:
-        _process.resting = {}
-    _process.settings = settings
+    settings = _process.settings = read(os.environ, NAMES, FAMILIES)
     announce.set_level(settings.log)
     if announce.enabled("debug"):
         announce.debug(f"settings: {settings.summary()}")
@@ -285,7 +327,7 @@ def _package() -> Path | None:
 def _executed(module: ModuleType) -> None:
     """A module that patches wait for has been executed: the gate's callback."""
     with _lock:
-        if _process.paused:
+        if _process.paused is not False:
             # What was patched in it stands no more; the rest is done at the end of the block.
             _supersede(_process.wanted.get(module.__name__, ()))
         elif not _process.stood_down:
@@ -294,12 +336,27 @@ def _executed(module: ModuleType) -> None:
 
 def _patch_loaded() -> None:
     """Patch what is wanted in modules that have been executed before."""
-    if not _process.paused:
+    if _process.paused is False:
         found = [sys.modules.get(name) for name in _process.wanted]
         modules = [module for module in found if module is not None]
         _patch([module for module in modules if not _half_imported(module)], late=True)
         for module in filter(_half_imported, modules):
             _put_off(module)
+        _wake()
+
+
+def _wake() -> None:
+    """Of what deactivate() took out, put in what modules define no more: copies may be left."""
+    resting, _process.resting = _process.resting, []
+    wanted = {finding.patch.name for each in _process.wanted.values() for finding in each}
+    again = {id(applied.original) for applied in _process.in_force.values()}
+    rest = [a for a in resting if a.finding.patch.name in wanted and id(a.original) not in again]
+    if rest:
+        from . import switching
+
+        rest = switching.still_held(rest)
+        _process.earlier += rest
+        switching.put_in(rest)
 
 
 def _put_off(module: ModuleType) -> None:
@@ -325,7 +382,7 @@ def _supersede(findings: Iterable[Finding]) -> None:
     from .switching import still_held
 
     _process.earlier += stale
-    if not _process.paused:  # or it is the originals that stand everywhere
+    if _process.paused is False:  # or it is the originals that stand everywhere
         _process.earlier = still_held(_process.earlier)
 
 
@@ -361,9 +418,10 @@ def _put(
         from . import apply, switching  # noqa: F401
         from .late import note_early, redirect
 
-    since = None if late else work[0][0].__name__
-    done, faults = apply.apply(work, settings, since, _process.resting)
+    done, faults = apply.prepare(work, settings, _process.resting)
+    _process.begun = done
     try:
+        apply.put(done, None if late else work[0][0].__name__)
         _supersede(applied.finding for applied in done)
         for applied in done:
             _process.in_force[applied.finding.patch.name] = applied
@@ -371,13 +429,23 @@ def _put(
         for applied in done:
             (redirect if late else note_early)(applied)
     except BaseException:
-        apply.withdraw(done)
-        for applied in done:
-            _process.in_force.pop(applied.finding.patch.name, None)
-            finding = applied.finding
-            _process.ledger.enter(finding.patch.name, records.judged, finding)
+        _take_back(done)
         raise
+    finally:
+        _process.begun = []
     return done, faults
+
+
+def _take_back(begun: Collection[Applied]) -> None:
+    """Undo what :func:`_put` has begun to put in."""
+    if begun:
+        from . import switching
+
+        switching.take_out(begun)
+    for applied in begun:
+        finding = applied.finding
+        _process.in_force.pop(finding.patch.name, None)
+        _process.ledger.enter(finding.patch.name, records.judged, finding)
 
 
 def _done(module: ModuleType, finding: Finding, *, late: bool) -> bool:

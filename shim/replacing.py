@@ -99,11 +99,13 @@ def rebind(pairs: Iterable[tuple[object, object]], since: str | None = None) -> 
 
 
 def held(things: Iterable[object]) -> set[int]:
-    """The ids of those of ``things`` that stand in the namespace of a loaded module."""
+    """The ids of those of ``things`` that a loaded module holds, itself or in a partial."""
     wanted = {id(thing) for thing in things}
     found: set[int] = set()
     for module in _modules(None):
-        found |= wanted.intersection(map(id, list(namespace(module).values())))
+        values = list(namespace(module).values())
+        values += [value.func for value in values if type(value) is functools.partial]
+        found |= wanted.intersection(map(id, values))
     return found
 
 

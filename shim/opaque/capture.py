@@ -13,7 +13,6 @@ import functools
 import gc
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -59,8 +58,7 @@ class Kernels:
         self._op = op
         self._preload = preload
         self._needs = needs
-        self._tried: set[str] = set()
-        self._lock = threading.Lock()
+        self._tried: dict[str, object] = {}
 
     def will_load(self, loads: Iterable[Loaded]) -> None:
         """The op's fake was asked for and, made for real, its call makes these."""
@@ -85,10 +83,10 @@ class Kernels:
         return True
 
     def _load(self, load: Loaded) -> None:
-        with self._lock:
-            met = str(load) in self._tried
-            self._tried.add(str(load))
-        if met:
+        this = object()
+        if (
+            self._tried.setdefault(str(load), this) is not this
+        ):  # no lock: a fork might leave it held
             return
         # A fault is left to the real call, which says it better.
         try:

@@ -66,39 +66,3 @@ def test_an_activation_while_a_module_is_half_imported_loses_none(
         for patch in ("fp4_quantize", "rmsnorm", "top_k"):
             assert records[patch]["verdict"] == "applied", records[patch]
     assert child.stderr == ""
-
-
-FORKED = """
-    import json, os, signal, sys, threading
-    import flashinfer, torch
-    from shim import hook
-    from shim.opaque import later
-
-    held, done = threading.Event(), threading.Event()
-    promise = later.Later(lambda: [held.set(), done.wait()] and (lambda: "made"))
-
-    def hold_all():
-        with hook._lock, hook._process.ledger._lock:
-            promise.make()
-
-    thread = threading.Thread(target=hold_all)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        done.set()
-        import shim
-        promise.make()
-        shim.deactivate()
-        applied = [r for r in shim.activate() if r.verdict == "applied"]
-        os._exit(7 if applied and promise.traced() == "made" else 1)
-    _, status = os.waitpid(child, 0)
-    done.set()
-    thread.join()
-    print(json.dumps(os.waitstatus_to_exitcode(status)))
-"""
-
-
-def test_a_fork_while_another_thread_patches_has_nothing_to_wait_for(run_child: RunChild) -> None:
-    assert run_child(FORKED, release="0.6.3").json == 7

@@ -24,6 +24,7 @@ START = f"""
     import importlib, json, os, sys, threading
     sys.path.append({str(HERE)!r})
     import computing, shim, torch
+    from shim import hook
     from computing import child_side, ours, replacements, rmsnorm, silu_and_mul
 
     x, weight = computing.arguments()
@@ -47,6 +48,7 @@ PROCESSES = {
     "has compiled, removed": "removed",
 }
 OTHER = "9.9.9"
+MADE_ANEW = ("norm", "decode", "prefill")
 MARK = "\nvars(__import__('sys')).setdefault('_other_version', []).append(__name__)\n"
 
 
@@ -192,10 +194,33 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
     shim.activate()
     with shim.disabled():
         importlib.reload(sys.modules["flashinfer.norm"])
-    print(json.dumps([right, counts, overlap, replacements()]))
-    """
+    anew = replacements()
+    # So are copies of what was made anew while nothing was patched, a class and a partial too.
+    del os.environ["FLASHINFER_SHIM_PATCHES"]
+    shim.deactivate()
+    importlib.reload(computing.flashinfer)
+    shim.activate()
+    before, lost = replacements(), []
+    reload = lambda: [importlib.reload(sys.modules["flashinfer." + name]) for name in MADE_ANEW]
+    for others in ({}, {}, {"FLASHINFER_SHIM_PRELOAD": "0"}):
+        os.environ |= others
+        shim.deactivate()
+        reload()
+        lost.append(replacements())
+        shim.activate()
+        lost.append(sorted(set(before) - set(replacements())))
+    with shim.disabled():
+        shim.deactivate()
+        reload()
+        shim.activate()
+    lost.append(sorted(set(before) - set(replacements())))
+    kept = len(hook._process.resting)
+    shim.deactivate()
+    lost.append(replacements())
+    print(json.dumps([right, counts, overlap, anew, len(before), lost, kept]))
+    """.replace("MADE_ANEW", repr(MADE_ANEW))
     )
-    right, counts, overlap, anew = run_child(code, release="0.6.3").json
+    right, counts, overlap, anew, before, lost, kept = run_child(code, release="0.6.3").json
     assert all(right)
     # One graph with our ops, the pieces of upstream's, and nothing more from then on.
     assert counts[0] == 1
@@ -203,6 +228,9 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
     assert counts[1:] == [counts[1]] * 5
     assert overlap == [[False, False], [False, False], [True, True], [False, False]]
     assert anew == ["flashinfer.norm:rmsnorm", "flashinfer:rmsnorm"]
+    assert before > 200
+    assert lost == [[]] * 8
+    assert kept == 0
 
 
 def test_under_load_every_call_is_right_while_the_patches_go_and_come(

@@ -139,6 +139,12 @@ class Op:
         return self.function or self.name
 
     @property
+    def modules(self) -> frozenset[str]:
+        """Those of the classes that ``annotations`` and ``named`` tell by dotted names."""
+        told = "|".join((self.named, *self.annotations.values())).split("|")
+        return frozenset(filter(None, (word.strip().rpartition(".")[0] for word in told)))
+
+    @property
     def every_call_counts(self) -> bool:
         """Whether a call does more than to return and to write, so that none may be left out."""
         return self.collective or self.draws is not None

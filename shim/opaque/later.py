@@ -16,7 +16,15 @@ from .. import forking
 
 NAMESPACE = "flashinfer_shim"
 
+#: What a :class:`Later` is made by: imports all that is needed, and gives what defines the op.
+Load = Callable[[], Callable[[], Callable[..., Any]]]
+
 #: One for all: an op is made while nobody else makes one.
+#:
+#: Locks are taken in this order, which nothing but patience goes against (``hook.activate``):
+#: Dynamo's (``quiet.py``), those of modules of FlashInfer that are being imported, the hook's, this
+#: one; then the ledger's and those of our own modules, which nobody holds while he waits for
+#: others. So nothing of FlashInfer is imported while this one is held.
 lock = forking.lock()
 
 
@@ -27,22 +35,24 @@ class Later:
         traced: takes the function's arguments and calls its op.
     """
 
-    def __init__(self, build: Callable[[], Callable[..., Any]]) -> None:
-        self._build = build
+    def __init__(self, load: Load) -> None:
+        self._load = load
         self.traced: Any = None
         self._maker: int | None = None
 
     def make(self) -> None:
         """Make it, if that is not done; may raise, and then it is not."""
+        this = threading.get_ident()  # after a fork nobody may be left who makes it
+        if self.traced is not None or self._maker == this:  # it asks for its own op by name
+            return
+        define = self._load()
         with lock:
-            this = threading.get_ident()  # after a fork nobody may be left who makes it
-            if self.traced is not None or self._maker == this:  # it asks for its own op by name
-                return
-            self._maker = this
-            try:
-                self.traced = self._build()
-            finally:
-                self._maker = None
+            if self.traced is None:  # no other thread was here first
+                self._maker = this
+                try:
+                    self.traced = define()
+                finally:
+                    self._maker = None
 
 
 class _Namespace(_OpNamespace):
@@ -61,30 +71,32 @@ _promised: dict[str, Later] = {}
 _made: set[str] = set()
 
 
-def promised(name: str, traced: Callable[[], Callable[..., Any]], *, at_once: bool) -> Later:
-    """The op ``name``, or those that it needs, made by ``traced`` when it is asked for.
+def promised(name: str, load: Load, *, at_once: bool) -> Later:
+    """The op ``name``, or those that it needs, made when it is asked for.
 
     A module that is executed again has a new function, and graphs that were compiled before are to
     call that one: an op that is there is made anew now.
 
     Args:
         name: of the op, as it is declared.
-        traced: defines it, and gives what a compiler is to trace.
+        load: imports what is needed, and gives what defines it, which gives what a compiler is to
+            trace.
         at_once: do it now. For a function that is known to be expressible that can wait until a
             compiler meets it.
 
     Raises:
         RuntimeError: another copy of us owns the namespace.
-        Exception: what ``traced`` raises, where it is asked now.
+        Exception: what it or ``load`` raises, where it is made now.
     """
-    later = Later(traced)
+    later = Later(load)
     name = named(name)
     names = {name, f"{name}_out", f"{name}_seeded"}
     with lock:
         _own_namespace()
         _promised.update(dict.fromkeys(names, later))
-        if at_once or names & _made:
-            later.make()
+        at_once = at_once or not names.isdisjoint(_made)
+    if at_once:
+        later.make()
     return later
 
 

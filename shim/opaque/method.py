@@ -14,6 +14,7 @@ another.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import operator
 import weakref
@@ -49,7 +50,8 @@ def build(op: Op, kind: type, method: Callable[..., Any], **options: Any) -> Cal
     For a method that is no patch of ours; ``options`` are those of :func:`traced`, and raised is
     what that raises.
     """
-    later = promised(op.name, lambda: traced(op, kind, method, **options), at_once=True)
+    make = functools.partial(traced, op, kind, method, **options)
+    later = promised(op.name, lambda: make, at_once=True)
     return dispatching(method, later)
 
 

@@ -46,7 +46,8 @@ def build(op: Op, function: Callable[..., Any], **options: Any) -> Callable[...,
     For a function that is no patch of ours; ``options`` are those of :func:`traced`, and raised is
     what that raises.
     """
-    later = promised(op.name, lambda: traced(op, function, **options), at_once=True)
+    make = functools.partial(traced, op, function, **options)
+    later = promised(op.name, lambda: make, at_once=True)
     return dispatching(function, later, options.get("eager"))
 
 

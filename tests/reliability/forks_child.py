@@ -112,11 +112,11 @@ def compiling(stop: Callable[[], None]) -> None:
 
 
 def with_our_locks(stop: Callable[[], None]) -> None:
-    def build() -> Callable[[], str]:
+    def define() -> Callable[[], str]:
         stop()
         return lambda: "made"
 
-    promises.append(later.Later(build))
+    promises.append(later.Later(lambda: define))
     with hook._lock, hook._process.ledger._lock:
         promises[0].make()
 

@@ -336,7 +336,7 @@ def _executed(module: ModuleType) -> None:
 
 def _patch_loaded() -> None:
     """Patch what is wanted in modules that have been executed before."""
-    if _process.paused is False:
+    if _process.paused is False and not _process.stood_down:
         found = [sys.modules.get(name) for name in _process.wanted]
         modules = [module for module in found if module is not None]
         _patch([module for module in modules if not _half_imported(module)], late=True)

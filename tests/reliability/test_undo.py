@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROOT = releases.ROOT
 
 START = f"""
-    import importlib, json, os, sys, threading
+    import importlib, json, os, signal, sys, threading, time
     sys.path.append({str(HERE)!r})
     import computing, shim, torch
     from shim import hook
@@ -185,6 +185,30 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
         event.set()
         thread.join()
         overlap.append(ours())
+    # Ctrl-C while a block that ends waits for what a thread compiles: the patches are in.
+    compiling, done = threading.Event(), threading.Event()
+    def backend(graph, inputs):
+        compiling.set()
+        done.wait()
+        return graph.forward
+    def interrupt():
+        while not waits(sys._current_frames()[threading.main_thread().ident]):
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    def waits(frame):
+        return frame and (frame.f_code.co_name == "no_compilation" or waits(frame.f_back))
+    interrupted = []
+    threads = [threading.Thread(target=torch.compile(lambda: silu_and_mul(x) + 1, backend=backend)),
+               threading.Thread(target=interrupt)]
+    try:
+        with shim.disabled():
+            threads[0].start()
+            compiling.wait()
+            threads[1].start()
+    except KeyboardInterrupt:
+        interrupted = ours()
+    done.set()
+    for thread in threads: thread.join()
     # deactivate() within a block has the last word.
     with shim.disabled():
         shim.deactivate()
@@ -213,14 +237,19 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
         shim.deactivate()
         reload()
         shim.activate()
+    with shim.disabled():
+        shim.deactivate()
+    reload()
+    shim.activate()
     lost.append(sorted(set(before) - set(replacements())))
     kept = len(hook._process.resting)
     shim.deactivate()
     lost.append(replacements())
-    print(json.dumps([right, counts, overlap, anew, len(before), lost, kept]))
+    print(json.dumps([right, counts, overlap, interrupted, anew, len(before), lost, kept]))
     """.replace("MADE_ANEW", repr(MADE_ANEW))
     )
-    right, counts, overlap, anew, before, lost, kept = run_child(code, release="0.6.3").json
+    found = run_child(code, release="0.6.3").json
+    right, counts, overlap, interrupted, anew, before, lost, kept = found
     assert all(right)
     # One graph with our ops, the pieces of upstream's, and nothing more from then on.
     assert counts[0] == 1
@@ -228,6 +257,7 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
     assert counts[1:] == [counts[1]] * 5
     assert overlap == [[False, False], [False, False], [True, True], [False, False]]
     assert anew == ["flashinfer.norm:rmsnorm", "flashinfer:rmsnorm"]
+    assert interrupted == [True, True]
     assert before > 200
     assert lost == [[]] * 8
     assert kept == 0

@@ -27,12 +27,14 @@ _GENERATED = re.compile(r"<(@\w+)\(")
 class Applied(NamedTuple):
     """One patch in force in ``module``: ``original`` is the identical object to put back.
 
+    ``owner`` is the module, or the class in it of which ``original`` is a method.
     ``settings`` are those that the replacement was built with. ``members`` is, by class and
     attribute, what stood there before and what does since, where it is a method.
     """
 
     module: ModuleType
     finding: Finding
+    owner: Any
     original: Any
     replacement: Any
     settings: Settings
@@ -40,8 +42,7 @@ class Applied(NamedTuple):
 
     def put(self) -> None:
         """Let the replacement stand where the original does."""
-        path = self.finding.patch.function
-        kind = replacing.owner(self.module, path)
+        kind = self.owner
         if isinstance(kind, type):
             found = replacing.methods(kind, self.original, self.replacement)
             # Before any is set: whatever comes in between, withdraw() knows of them.
@@ -51,7 +52,7 @@ class Applied(NamedTuple):
             if self.finding.patch.tracked:
                 tracking.track(kind)
         else:
-            replacing.put(self.module, path, self.replacement)
+            replacing.put(self.module, self.finding.patch.function, self.replacement)
 
     def withdraw(self) -> None:
         """Put back what stood in a class. Modules are rebound, all at once.
@@ -96,9 +97,11 @@ def prepare(
     faults: list[tuple[Finding, Exception]] = []
     for module, finding in work:
         try:
-            original = replacing.resolve(module, finding.patch.function)
+            # Both at once: another thread may be reloading the module.
+            owner, original = replacing.resolve_owner(module, finding.patch.function)
             known = before.get((finding.patch.name, id(original)))
-            done.append(_prepare(module, finding, settings, original, known))
+            replacement = _replacement(module, finding, settings, original, known)
+            done.append(Applied(module, finding, owner, original, replacement, settings, {}))
         except Exception as error:
             faults.append((finding, error))
     return done, faults
@@ -128,18 +131,18 @@ def withdraw(done: Collection[Applied]) -> None:
     replacing.rebind((entry.replacement, entry.original) for entry in done)
 
 
-def _prepare(
+def _replacement(
     module: ModuleType,
     finding: Finding,
     settings: Settings,
     original: Any,
     before: Applied | None,
-) -> Applied:
+) -> Any:
     function = without_disable(original)
     _check_origin(original, finding)
     # What a switch is for is begun by its builder.
     if before is not None and before.settings == settings and not finding.patch.switch:
-        return Applied(module, finding, original, before.replacement, settings, {})
+        return before.replacement
     replacement = finding.patch.build(
         Site(
             finding.patch.name,
@@ -155,7 +158,7 @@ def _prepare(
         from . import audit
 
         replacement = audit.watch(finding.patch.name, replacement)
-    return Applied(module, finding, original, replacement, settings, {})
+    return replacement
 
 
 def _check_origin(live: Any, finding: Finding) -> None:

@@ -18,10 +18,13 @@ def resolve(module: ModuleType, path: str) -> Any:
     return found
 
 
-def owner(module: ModuleType, path: str) -> Any:
-    """What holds the attribute at the dotted ``path``: ``module``, or a class in it."""
-    parent, _, _ = wrapt.resolve_path(module, path)
-    return parent
+def resolve_owner(module: ModuleType, path: str) -> tuple[Any, Any]:
+    """What holds the attribute at the dotted ``path``, ``module`` or a class in it; and its value.
+
+    Raises AttributeError.
+    """
+    parent, _, found = wrapt.resolve_path(module, path)
+    return parent, found
 
 
 def put(module: ModuleType, path: str, replacement: object) -> None:

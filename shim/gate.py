@@ -10,11 +10,12 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 ROOT = "flashinfer"
+SAID = "_FLASHINFER_SHIM_SAID"
 
 
 class Gate:
@@ -47,7 +48,7 @@ class Gate:
         target: "ModuleType | None" = None,
     ) -> "ModuleSpec | None":
         """Return nothing until FlashInfer is asked for; from then on what the whole gate does."""
-        if (name != ROOT and ROOT not in sys.modules) or not Gate._become_whole(self):
+        if (name != ROOT and ROOT not in sys.modules) or not Gate._become_whole(self, name):
             return None
         return self.find_spec(name, path, target)
 
@@ -66,7 +67,7 @@ class Gate:
             self.keep(error)
 
     # Called by way of the class, since another thread may have done it meanwhile.
-    def _become_whole(self) -> bool:
+    def _become_whole(self, name: str = "") -> bool:
         # By location, as this file is loaded, and known to nobody else. Where the other file was
         # uninstalled meanwhile, or is damaged, all goes on as without us.
         location = f"{self.directory}/handover.py"
@@ -75,13 +76,30 @@ class Gate:
             spec = external.spec_from_file_location("_flashinfer_shim_handover", location)
             handover = sys.modules["_frozen_importlib"].module_from_spec(spec)
             spec.loader.exec_module(handover)
-            self.__class__ = handover.Gate
+            self.__class__ = handover.WHOLE
         except FileNotFoundError:
             return False
         except Exception as error:
-            self.fault = f"{location}: {type(error).__name__}: {error}"
+            self.fault = f"{location} cannot be used: {type(error).__name__}: {error}"
+            # Who asks for FlashInfer itself may only look; who asks for a module in it executes it.
+            if name.startswith("flashinfer."):
+                self._say(sys.modules["os"].environ)
             return False
         return True
+
+    # In small what handover.py does in ``keep``: that is what there is not.
+    def _say(self, environ: "MutableMapping[str, str]") -> None:
+        line = f"FlashInfer is left as it is: {self.fault}; install flashinfer-shim again"
+        if environ.get("FLASHINFER_SHIM", "").strip().lower() == "require":
+            raise ImportError(f"FLASHINFER_SHIM=require: {line}")
+        said = environ.get(SAID, "")
+        if "gate" in said or environ.get("FLASHINFER_SHIM_LOG", "").strip().lower() == "off":
+            return
+        environ[SAID] = f"{said},gate"
+        try:
+            sys.stderr.write(f"flashinfer-shim: {line}\n")
+        except Exception:
+            return
 
 
 def find_gate() -> "Gate | None":

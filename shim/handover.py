@@ -277,3 +277,7 @@ class Gate(Begun):
             sys.stderr.flush()
         except Exception:
             return
+
+
+#: The last line: a file that was cut off, wherever that was, has none.
+WHOLE = Gate

@@ -148,6 +148,18 @@ def test_a_wheels_layout_is_recognised(run_child: RunChild, tmp_path: Path) -> N
     assert loading(without)["reason"] == f"PYTHONPATH does not hold {startup}", without
 
 
+def test_a_copy_with_a_damaged_file_is_named(run_child: RunChild, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "shim", tmp_path / "site" / "shim")
+    shutil.copy(ROOT / "sitecustomize.py", tmp_path / "site")
+    damaged = tmp_path / "site" / "shim" / "handover.py"
+    damaged.write_text("def cut_off(")
+    checked = check(run_child, env=pythonpath(tmp_path / "site", path("0.6.3")))
+    assert checked.child.returncode == 1
+    assert loading(checked)["loads"] is False, checked
+    assert loading(checked)["reason"].startswith(f"{damaged} cannot be used: SyntaxError")
+    assert loading(checked)["action"] == "install flashinfer-shim again"
+
+
 def test_a_copy_without_its_sitecustomize_is_incomplete(
     run_child: RunChild, tmp_path: Path
 ) -> None:

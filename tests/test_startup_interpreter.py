@@ -116,16 +116,48 @@ def test_a_package_that_vanishes_after_start_is_silent(run_child: RunChild, tmp_
     assert (child.stdout, child.stderr) == ("original True None\n", "")
 
 
-def test_a_damaged_package_leaves_flashinfer_as_it_is(run_child: RunChild, tmp_path: Path) -> None:
+WHOLE_HANDOVER = trees.GATE[1].read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("this is no Python\n", "SyntaxError"),
+        ("", "AttributeError"),
+        (WHOLE_HANDOVER.partition("    def hand_over(")[0], "AttributeError"),
+    ],
+    ids=["no Python", "empty", "cut off between two methods"],
+)
+def test_a_damaged_package_leaves_flashinfer_as_it_is(
+    run_child: RunChild, tmp_path: Path, text: str, fault: str
+) -> None:
     ours = trees.checkout(tmp_path / "ours")
-    (ours / "shim" / "handover.py").write_text("this is no Python\n")
+    (ours / "shim" / "handover.py").write_text(text)
+    environment = trees.path(ours, trees.toy_flashinfer(tmp_path / "lib"))
     child = run_child(
-        "import sys, flashinfer; print(flashinfer.answer(), sys.meta_path[0].fault)",
-        env=trees.path(ours, trees.toy_flashinfer(tmp_path / "lib")),
+        """
+        import importlib.util, subprocess, sys
+        importlib.util.find_spec("flashinfer")  # who only looks is told nothing
+        print("looked", file=sys.stderr, flush=True)
+        import flashinfer
+        print(flashinfer.answer(), sys.meta_path[0].fault, flush=True)
+        subprocess.run([sys.executable, "-c", "import flashinfer"], check=True)
+        """,
+        env=environment,
     )
     assert child.stdout.startswith("original "), child
-    assert "handover.py: SyntaxError" in child.stdout
-    assert child.stderr == ""
+    assert f"handover.py cannot be used: {fault}" in child.stdout
+    looked, line = child.stderr.splitlines()
+    assert looked == "looked"
+    assert line.startswith("flashinfer-shim: FlashInfer is left as it is: ")
+    assert line.endswith("; install flashinfer-shim again")
+
+    child = run_child("import flashinfer", env={**environment, "FLASHINFER_SHIM": "require"})
+    assert child.returncode == 1
+    last = child.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: FLASHINFER_SHIM=require: FlashInfer is left as it"), child
+    child = run_child("import flashinfer", env={**environment, "FLASHINFER_SHIM_LOG": "off"})
+    assert (child.returncode, child.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt", "ValueError", "1 / 0"])

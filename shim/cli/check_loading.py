@@ -71,6 +71,8 @@ def loading(environment: Environment, environ: Mapping[str, str], *, off: bool) 
             f"another copy of flashinfer-shim, in {gate.directory}, comes before this one",
             f"take it off PYTHONPATH, or run its own check; then {EXPORT}",
         )
+    if gate.fault is not None:  # this report has asked where FlashInfer is
+        return Loading(False, gate.fault.splitlines()[-1], "install flashinfer-shim again")
     return Loading(True, _position(ours.startup, environ), "")
 
 

@@ -42,12 +42,18 @@ def ask_nodes(address: str, arguments: Sequence[str], timeout: float) -> Fleet:
 
 
 def _in_cluster(ray: Any, address: str, arguments: Sequence[str], timeout: float) -> Fleet:
+    wanted = _wanted(address)
     try:
-        _knock(address, timeout)
+        _knock(wanted, timeout)
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except Exception as error:
+        if wanted == "auto":
+            where = "on this machine, and RAY_ADDRESS names none elsewhere"
+        else:
+            where = f"at {wanted!r}" + (", which RAY_ADDRESS names" if wanted != address else "")
+        why, *_ = _said(error).split(". ")  # Ray goes on with advice on its own command
         raise CannotTell(
-            f"no Ray cluster answers at {address!r} ({_said(error)}); name the address of a "
+            f"no Ray cluster answers {where} ({why}); name the address of a "
             "running one: check --ray HOST:PORT"
         ) from error
     try:
@@ -59,14 +65,19 @@ def _in_cluster(ray: Any, address: str, arguments: Sequence[str], timeout: float
         ray.shutdown()
 
 
+def _wanted(address: str) -> str:
+    return os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
+
+
 def _knock(address: str, timeout: float) -> None:
     """Ray itself tries for many minutes where nobody listens.
 
     Raises:
         OSError: nobody does.
+        ValueError: the address is Ray's word for a new cluster.
     """
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "")
+    if address == "local":
+        raise ValueError("that would start one")
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout).close()

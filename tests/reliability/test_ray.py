@@ -8,11 +8,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 from children import Child
 from conftest import RunChild
 from releases import ROOT, path
+
+from shim.cli.check_fleet import CannotTell
+from shim.cli.check_ray import _in_cluster
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.long
@@ -182,3 +186,21 @@ def test_an_address_where_nobody_listens_is_status_2(run_child: RunChild) -> Non
     child = run_child(None, args=["-m", "shim", "check", "--ray", "127.0.0.1:1"])
     assert (child.returncode, child.stdout) == (2, ""), child
     assert "no Ray cluster answers at '127.0.0.1:1' (ConnectionRefusedError" in child.stderr
+
+
+def test_what_was_tried_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("Could not find any. Please specify `--address`")
+
+    def said(address: str) -> str:
+        with pytest.raises(CannotTell) as told:
+            _in_cluster(SimpleNamespace(init=init), address, [], 1)
+        return str(told.value).partition(";")[0]
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    here = "no Ray cluster answers on this machine, and RAY_ADDRESS names none elsewhere"
+    assert said("auto") == f"{here} (ConnectionError: Could not find any)"
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert said("auto").startswith("no Ray cluster answers at '127.0.0.1:1', which RAY_ADDRESS")
+    # To Ray that word is a cluster to be made.
+    assert said("local") == "no Ray cluster answers at 'local' (ValueError: that would start one)"

@@ -93,6 +93,11 @@ def names(group: Sequence[Record]) -> str:
     return named([record.patch for record in group])
 
 
+def counted(patches: Sequence[str]) -> str:
+    """By name where they are few, else how many: for what stands below a table of them."""
+    return named(patches) if len(patches) <= _FEW else f"{len(patches)} patches"
+
+
 def named(patches: Sequence[str]) -> str:
     """By name where they are few, else how many of each family."""
     if len(patches) <= _FEW:

@@ -105,6 +105,8 @@ def test_patches_of_a_family_that_fare_alike_are_one_row(run_child: RunChild) ->
                     f"{family} {len(names) - there} of {len(names)} not needed",
                 ]
             )
+    # Each family is told by the table, and by nothing else.
+    assert not any(f"{family} (" in prose for family in FAMILIES)
     # A screen, however many patches there are.
     assert len(rows) <= 4 * len(FAMILIES)
     assert prose.count("release 0.5.0 has no such function") == 1
@@ -126,7 +128,11 @@ def test_where_some_of_a_family_are_refused_or_left_out_the_row_names_them(
     assert "layernorm" in rows
     assert "norm fused_add_rmsnorm disabled" in starts
     assert f"page {len(FAMILIES['page'])} patches disabled" in starts
-    refused = "gemma_rmsnorm, layernorm: its body is not the one that 0.6.3 released. Next: "
+    # Where one verdict has several reasons, each says whose it is.
+    left_out = f"fused_add_rmsnorm, page ({len(FAMILIES['page'])}): left out by FLASHINFER_SHIM_PAT"
+    assert left_out in prose
+    assert "jit_load, jit_build: FLASHINFER_SHIM_JIT is off." in prose
+    refused = "refused: its body is not the one that 0.6.3 released. Next: "
     assert refused in prose
     assert prose.endswith(" gemma_rmsnorm, layernorm would stand aside.")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..ledger import Record, Verdict
 from ..patches import FAMILIES, PATCHES, RELEASES
-from ..records import grouped, names
+from ..records import counted, grouped, names
 from ..upstream import Installed
 from . import check_toolchain
 from .check_doors import Door
@@ -152,7 +153,7 @@ def summary(report: Report) -> str:
     if report.refused:
         said.append(f"{names(report.refused)} would stand aside.")
     if report.missed:
-        said.append(f"{names(report.missed)} would not be applied: {report.loading.reason}.")
+        said.append(f"{_counted(report.missed)} would not be applied: {report.loading.reason}.")
     if report.faulty_children:
         kinds = ", ".join(child.kind for child in report.faulty_children)
         said.append(f"Patches are not in force in child processes started by {kinds}.")
@@ -161,7 +162,7 @@ def summary(report: Report) -> str:
 
 def _success(report: Report) -> str:
     said = [
-        f"{names(chosen)} {words}"
+        f"{_counted(chosen)} {words}"
         for verdict, words in (
             (Verdict.PENDING, "will be applied"),
             (Verdict.NOT_NEEDED, "not needed"),
@@ -170,6 +171,10 @@ def _success(report: Report) -> str:
         if (chosen := [record for record in report.records if record.verdict is verdict])
     ]
     return f"{'; '.join(said)}."
+
+
+def _counted(group: Sequence[Record]) -> str:
+    return counted([record.patch for record in group])
 
 
 def print_text(report: Report, *, patches: bool) -> None:
@@ -201,7 +206,7 @@ def _print_patches(report: Report) -> None:
         "", ("family", "patches", "verdict", "found", "flashinfer module"), _patch_rows(report)
     )
     print()
-    for reason, action in _reasons(report.records):
+    for reason, action in _reasons(report):
         _say(reason, action)
 
 
@@ -258,10 +263,18 @@ def _word(record: Record, report: Report) -> str:
     return "will apply" if report.loading.loads else "would apply"
 
 
-def _reasons(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """What all patches say that share a reason, and what to do about it."""
-    by_reason = grouped(records, lambda record: (record.reason, record.action))
-    return [(f"{names(group)}: {reason}.", action) for (reason, action), group in by_reason]
+def _reasons(report: Report) -> list[tuple[str, str]]:
+    """Why verdicts are what they are, and what to do about it.
+
+    Patches are named where others have the same verdict for another reason: else the table has
+    them.
+    """
+    groups = grouped(report.records, lambda each: (_word(each, report), each.reason, each.action))
+    reasons = Counter(word for (word, _, _), _ in groups)
+    return [
+        (f"{names(group) if reasons[word] > 1 else word}: {reason}.", action)
+        for (word, reason, action), group in groups
+    ]
 
 
 def _print_differences(chain: Toolchain) -> None:

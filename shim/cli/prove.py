@@ -15,7 +15,7 @@ from ..patches import FAMILIES, NAMES
 from ..proof.children import ask
 from ..proof.examples import choose
 from ..proof.rows import Row, as_json, describe, make_row, proved
-from ..records import named
+from ..records import counted
 from .environment import ABSENT, INSTALL
 from .table import paragraph, print_table
 
@@ -171,4 +171,4 @@ def _ledger(records: Sequence[Mapping[str, str]]) -> str:
     by_verdict: dict[str, list[str]] = {}
     for record in records:
         by_verdict.setdefault(record["verdict"], []).append(record["patch"])
-    return "; ".join(f"{named(patches)} {verdict}" for verdict, patches in by_verdict.items())
+    return "; ".join(f"{counted(patches)} {verdict}" for verdict, patches in by_verdict.items())

@@ -137,6 +137,8 @@ def judge(
         return refuse(
             installed.problem, "reinstall flashinfer-python so that one release is stated"
         )
+    if row is not None and facts is not None and facts.rebound:
+        return refuse(_rebound(facts), f"reinstall flashinfer-python=={installed.release}")
     if row is not None and facts is not None and facts.released:
         return Judgement(Verdict.PENDING, released, found, expected, "", row)
     if facts is not None and contract.fixed(facts):
@@ -152,7 +154,7 @@ def judge(
         return _judge_unknown(contract, installed, facts, found, expected, policy, refuse)
     if facts is None:
         return refuse(
-            f"{row.module} has no such function",
+            f"{row.module} has no such function" if installed.readable else _unreadable(installed),
             f"reinstall flashinfer-python=={installed.release}",
         )
     if facts.signature == row.signature and facts.digest == row.digest:
@@ -183,9 +185,13 @@ def _judge_unknown(
             f"release {installed.release} is not in the table of tested releases",
             "upgrade flashinfer-shim, or set FLASHINFER_SHIM_POLICY=adapt to patch what still fits",
         )
+    if facts is None and not installed.readable:
+        return refuse(_unreadable(installed), "install flashinfer-python with its .py files")
     if facts is None:
         modules = ", ".join(contract.modules(installed.version))
         return refuse(f"there is no such function in {modules}", "upgrade flashinfer-shim")
+    if facts.rebound:
+        return refuse(_rebound(facts), "upgrade flashinfer-shim")
     fitting = [row for row in contract.rows if row.signature == facts.signature]
     if not fitting or not contract.faulty(facts):
         lost = "signature is" if not fitting else "body is"
@@ -196,6 +202,14 @@ def _judge_unknown(
     row = fitting[-1]
     reason = f"release {installed.release} is not tested but its signature fits {row.until} (adapt)"
     return Judgement(Verdict.PENDING, reason, found, expected, "", row)
+
+
+def _unreadable(installed: Installed) -> str:
+    return f"the source files (.py) of {installed.package} are not there to be read"
+
+
+def _rebound(facts: FunctionFacts) -> str:
+    return f"line {facts.rebound} of {facts.path} puts something else in its place"
 
 
 def _gone(contract: Contract, releases: tuple[str, ...]) -> bool:

@@ -31,6 +31,7 @@ class FunctionFacts:
         decorators: dotted names of its decorators, outermost first.
         names: every identifier and attribute name that its body mentions.
         first_line, last_line: its lines, decorators included, counted from 1.
+        rebound: the line below it that binds its name to something else, 0 if none does.
         released: its whole text, or its file, is known; ``decorators`` and ``names`` are not
             filled in then, and of a known file the lines are not either.
     """
@@ -45,6 +46,7 @@ class FunctionFacts:
     names: frozenset[str] = frozenset()
     first_line: int = 0
     last_line: int = 0
+    rebound: int = 0
     released: bool = False
 
     def defines(self, name: str, line: int) -> bool:
@@ -108,6 +110,7 @@ class Sources:
             source=_hash(source),
             first_line=first,
             last_line=first + source.count("\n"),
+            rebound=text.rebound(name),
         )
         if facts.source in known:
             signature, digest = known[facts.source]
@@ -179,6 +182,20 @@ class _Text:
             end -= 1
         return start + 1, "\n".join(lines[start:end])
 
+    def rebound(self, name: str) -> int:
+        """The line, from 1, that binds a name again after its last definition; 0: none does.
+
+        ``name = decorator(name)`` is a decorator in other words. What stands in an ``if`` is not
+        looked at: what it comes to is seen when the module has been executed.
+        """
+        owner, _, method = name.rpartition(".")
+        if owner:
+            line = self._classes[owner].rebound(method) if self.block(name) else 0
+            return line and line + (self._start(owner) or 0) + 1
+        again = _BINDING.format(name=re.escape(name))
+        match = re.compile(again, re.MULTILINE).search(self._text, self._offsets.get(name, 0))
+        return self._text.count("\n", 0, match.start()) + 1 if match else 0
+
     def _start(self, name: str) -> int | None:
         """The line, from 0, on which the last definition of a name starts."""
         offset = self._offsets.get(name)
@@ -205,6 +222,12 @@ class _Text:
 
 
 _DEFINITION = re.compile(r"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)[ \t]*[(:]", re.MULTILINE)
+
+#: A statement at the left margin, below the definition.
+_BINDING = (
+    r"^{name}[ \t]*(?::[^=\n]*)?=(?!=)(?![ \t]*[\w.]+\(\s*{name}\s*[,)])"
+    r"|^from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*|[^(\n]*)\b{name}\b(?!\s+as\b)"
+)
 
 
 def _hash(text: str) -> str:

@@ -38,6 +38,7 @@ class Installed(NamedTuple):
         module_version: the version that the package's own ``_build_meta`` states, if any.
         version: the parsed version, None where ``problem`` says why it cannot be told.
         problem: one sentence, empty if there is none.
+        readable: its modules are source files in a folder, neither in a zip nor ``.pyc`` alone.
     """
 
     package: Path
@@ -46,6 +47,7 @@ class Installed(NamedTuple):
     module_version: str | None
     version: Version | None
     problem: str
+    readable: bool = True
 
     @property
     def release(self) -> str | None:
@@ -64,7 +66,8 @@ def installed(package: Path, search_path: Sequence[str]) -> Installed:
     versions = dict(found)
     name, metadata_version = found[0] if found else (None, None)
     version, problem = _agree(package, versions, module_version)
-    return Installed(package, name, metadata_version, module_version, version, problem)
+    readable = module_file(package, "flashinfer") is not None
+    return Installed(package, name, metadata_version, module_version, version, problem, readable)
 
 
 def _distributions(search_path: Sequence[str]) -> list[tuple[str, str]]:

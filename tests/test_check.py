@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import py_compile
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_an_unknown_release_would_be_left_alone_and_one_line_says_so(
     assert text.returncode == 1, text
     about = [line for line in text.stdout.splitlines() if "99.0 is not in the table" in line]
     patches = f"all {len(USUAL)} patches"
-    assert about == [f"{patches}: release 99.0 is not in the table of tested releases."], text
+    assert about == ["refused: release 99.0 is not in the table of tested releases."], text
     assert text.stdout.endswith(f"\n{patches} would stand aside.\n"), text
 
 
@@ -115,6 +116,47 @@ def test_a_changed_body_is_refused_and_the_other_patches_are_not(
     checked = check(run_child, release=tree)
     assert checked.child.returncode == 1
     assert checked.verdicts == {**fine_on("0.6.3"), "fp4_quantize": "refused"}, checked
+
+
+def test_a_name_that_is_bound_again_has_the_verdict_that_it_has_at_import(
+    run_child: RunChild, copy_release: CopyRelease
+) -> None:
+    other = "\n\ndef other(*args): ...\n\n\nrmsnorm = other\n"
+    tree = copy_release("0.6.3", edit={"flashinfer/norm.py": lambda text: text + other})
+    checked = check(run_child, release=tree)
+    assert checked.verdicts == {**fine_on("0.6.3"), "rmsnorm": "refused"}, checked
+    child = run_child(
+        """
+        import json, flashinfer, shim
+        record = next(r for r in shim.status() if r.patch == "rmsnorm")
+        print(json.dumps([flashinfer.norm.rmsnorm.__name__, record.verdict, record.reason]))
+        """,
+        release=tree,
+    )
+    (reason,) = (p["reason"] for p in checked.report["patches"] if p["patch"] == "rmsnorm")
+    assert child.json == ["other", "refused", reason]
+
+
+def test_sources_that_are_not_there_are_one_reason_and_one_line(
+    run_child: RunChild, tmp_path: Path
+) -> None:
+    # As in a zip, and where there are .pyc files alone.
+    tree = tmp_path / "compiled"
+    (tree / "flashinfer").mkdir(parents=True)
+    source = path("0.6.3") / "flashinfer" / "_build_meta.py"
+    py_compile.compile(str(source), str(tree / "flashinfer" / "__init__.pyc"))
+    (metadata,) = path("0.6.3").glob("*.dist-info")
+    (tree / metadata.name).symlink_to(metadata)
+    reason = f"the source files (.py) of {tree}/flashinfer are not there to be read"
+    for env in ({}, {"FLASHINFER_SHIM_POLICY": "adapt"}):
+        checked = check(run_child, release=tree, env=env)
+        refused = {name for name, verdict in fine_on("0.6.3").items() if verdict == "pending"}
+        found = [each for each in checked.report["patches"] if each["verdict"] == "refused"]
+        assert {each["patch"] for each in found} == refused, checked
+        assert {each["reason"] for each in found} == {reason}, checked
+    child = run_child("import flashinfer", release=tree)
+    (line,) = child.stderr.splitlines()
+    assert reason in line
 
 
 def test_a_disabled_patch_does_not_count(run_child: RunChild, copy_release: CopyRelease) -> None:

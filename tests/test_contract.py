@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import releases
@@ -348,6 +349,44 @@ def test_the_last_definition_counts_and_a_nested_one_does_not(tmp_path: Path) ->
 @pytest.mark.parametrize("source", ["", "f = 1\n", "def f(:\n    pass\n", "def f(\n"])
 def test_what_is_not_there_or_does_not_parse_gives_no_facts(tmp_path: Path, source: str) -> None:
     assert facts_of(tmp_path, source) is None
+
+
+@pytest.mark.parametrize(
+    ("below", "line"),
+    [
+        ("f = g\n", 3),
+        ("\nf: object = g\n", 4),
+        ("from .m import f\n", 3),
+        ("from .m import (\n    e,\n    f,\n)\n", 3),
+        ("def g(): ...\nf = g\n", 4),
+        ("", 0),
+        ("f = torch.compiler.disable(f)\n", 0),  # a decorator in other words
+        ("f = decorate(f, 1)\nf == g\nff = g\n", 0),
+        ("from .m import f as g\n", 0),
+        ("def f(a):\n    f = a\n", 0),
+    ],
+)
+def test_a_name_that_is_bound_again_below_its_function_is_seen(
+    tmp_path: Path, below: str, line: int
+) -> None:
+    facts = facts_of(tmp_path, f"f = 1\ndef f(a): ...\n{below}")
+    assert facts is not None
+    assert facts.rebound == line
+    inside = f"class C:\n    f = 1\n    def f(a): ...\n{indent(below, '    ')}"
+    (tmp_path / "flashinfer" / "m.py").write_text(inside)
+    facts = function_facts(tmp_path / "flashinfer", "flashinfer.m", "C.f")
+    assert facts is not None
+    assert facts.rebound == (line and line + 1)
+
+
+@pytest.mark.parametrize(("version", "policy"), [("0.6.3", "tested"), ("99.0", "adapt")])
+def test_a_function_whose_name_is_bound_again_is_refused(version: str, policy: str) -> None:
+    facts = the_facts(FP4, "0.6.3")
+    assert judged(version, facts, policy).verdict is Verdict.PENDING
+    for known in (facts, dataclasses.replace(facts, released=True)):
+        again = judged(version, dataclasses.replace(known, rebound=9), policy)
+        assert again.verdict is Verdict.REFUSED
+        assert again.reason == "line 9 of /nowhere/flashinfer/x.py puts something else in its place"
 
 
 def test_a_missing_module_gives_no_facts(tmp_path: Path) -> None:

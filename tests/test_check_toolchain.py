@@ -258,6 +258,8 @@ def test_an_nvcc_newer_than_torch_is_left_unused(tmp_path: Path) -> None:
     [
         ("9.0;10.0", "0.6.3", "arch_list", "import of FlashInfer 0.6.3 raise ValueError", "9.0 10"),
         ("", "0.7.4", "arch_list", "raise ValueError", "or unset FLASHINFER_CUDA_ARCH_LIST"),
+        ("12", "0.7.4", "arch_list", "raise ValueError", "LIST='12.0'"),
+        ("sm_90a 103a", "0.7.4", "arch_list", "raise ValueError", "LIST='9.0a 10.3a'"),
         ("9.0+PTX", "0.7.4", "arch_list", "hands '9.0+PTX' on as it is", "LIST='9.0'"),
         ("9.0", "0.6.3", "arch_unspecific", "compiles for sm_90 as it is written", "LIST='9.0a'"),
         ("9.0", "0.7.4", None, "", ""),

@@ -117,10 +117,17 @@ def corrected(text: str) -> str | None:
 
 
 def _entry(word: str) -> str | None:
-    """``9.0a`` for ``sm_90a``, ``9.0+PTX`` and the like."""
+    """``9.0a`` for ``sm_90a``, ``9.0+PTX`` and the like; ``12.0`` for ``12``."""
     word = word.lower().removesuffix("+ptx").removeprefix("sm").removeprefix("_")
-    match = re.fullmatch(r"(\d+)\.?(\d)([af]?)", word)
-    return f"{match[1]}.{match[2]}{match[3]}" if match else None
+    match = re.fullmatch(r"(\d+)(?:\.(\d))?([af]?)", word)
+    if match is None:
+        return None
+    major, minor, suffix = match.groups()
+    if minor is None and f"{major}0" in _NVCC:
+        minor = "0"
+    elif minor is None and major in _NVCC:
+        major, minor = major[:-1], major[-1]
+    return f"{major}.{minor}{suffix}" if minor else None
 
 
 def takes(nvcc: Version, arch: str) -> bool | None:

@@ -243,7 +243,9 @@ def status() -> tuple[Record, ...]:
     """One record for each patch: where it stands in this process and why."""
     known = _process.ledger.records()
     if known:
-        return known
+        engine = sys.modules.get(f"{__package__}.patches.engine")
+        stood_aside = engine.stood_aside if engine else {}
+        return tuple(records.since_met(record, stood_aside.get(record.patch)) for record in known)
     if _package() is None:
         reason, action = "FlashInfer has not been imported in this process", ""
     else:

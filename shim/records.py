@@ -73,6 +73,18 @@ def applied(entry: Applied) -> Record:
     )
 
 
+def since_met(record: Record, reason: str | None) -> Record:
+    """``record``, or where a patch in force gave a compiler no op, for ``reason``, that it did."""
+    if reason is None or record.verdict is not Verdict.APPLIED:
+        return record
+    return replace(
+        record,
+        verdict=Verdict.REFUSED,
+        reason=f"FlashInfer's own function is what is compiled: {reason}",
+        action="start the process again",
+    )
+
+
 def paused(entry: Applied) -> Record:
     """A patch that is in force again when ``shim.disabled()`` ends."""
     return overruled(entry.finding, Verdict.DISABLED, "shim.disabled() is running", "let it end")

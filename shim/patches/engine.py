@@ -14,6 +14,9 @@ from . import Site
 
 _PARTS = ("opaque.method", "opaque.op", "opaque.symbolic", "patches.fp4_op", "patches.ops")
 
+#: By patch, why a compiler that met it was given no op. The ledger was written before.
+stood_aside: dict[str, str] = {}
+
 
 def when_met(site: Site, traced: Callable[[], Callable[..., Any]]) -> Load:
     """What loads the whole engine, and gives ``traced``.
@@ -35,6 +38,7 @@ def when_met(site: Site, traced: Callable[[], Callable[..., Any]]) -> Load:
 
                 site.traits()
         except Changed as fault:
+            stood_aside[site.patch] = str(fault)
             if site.settings.mode == "require":
                 raise
             announce.warn(f"{fault}; until then FlashInfer's own functions are what is compiled")

@@ -430,13 +430,20 @@ def test_a_table_that_is_lost_meanwhile_leaves_what_is_compiled_to_flashinfer(
         ours = flashinfer.rmsnorm.__closure__
         (later,) = [c.cell_contents for c in ours if type(c.cell_contents).__name__ == "Later"]
         later.make()
-        print(json.dumps([told, later.traced.__code__.co_filename]))
+        then = {r.patch: [r.verdict, r.reason, r.action] for r in shim.status()}
+        traced = later.traced.__code__.co_filename
+        print(json.dumps([told, traced, then["rmsnorm"], then["silu_and_mul"][0]]))
         """,
         env={"PYTHONPATH": os.pathsep.join(map(str, (copy, releases.path("0.6.3"))))},
     )
-    (verdict, reason), traced = child.json
+    (verdict, reason), traced, then, not_met = child.json
     assert verdict == "applied"
     assert "no longer complete (rows.json cannot be read: FileNotFoundError" in reason
     assert traced.endswith("flashinfer/norm.py")
+    assert then[0] == "refused"
+    assert then[1].startswith("FlashInfer's own function is what is compiled: ")
+    assert "no longer complete (rows.json" in then[1]
+    assert then[2] == "start the process again"
+    assert not_met == "applied"
     (line,) = child.stderr.splitlines()
     assert "until then FlashInfer's own functions are what is compiled" in line

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.version import Version
@@ -154,7 +155,9 @@ def judge(
         return _judge_unknown(contract, installed, facts, found, expected, policy, refuse)
     if facts is None:
         return refuse(
-            f"{row.module} has no such function" if installed.readable else _unreadable(installed),
+            f"{row.module} has no such function"
+            if installed.readable
+            else sources_missing(installed.package),
             f"reinstall flashinfer-python=={installed.release}",
         )
     if facts.signature == row.signature and facts.digest == row.digest:
@@ -186,7 +189,9 @@ def _judge_unknown(
             "upgrade flashinfer-shim, or set FLASHINFER_SHIM_POLICY=adapt to patch what still fits",
         )
     if facts is None and not installed.readable:
-        return refuse(_unreadable(installed), "install flashinfer-python with its .py files")
+        return refuse(
+            sources_missing(installed.package), "install flashinfer-python with its .py files"
+        )
     if facts is None:
         modules = ", ".join(contract.modules(installed.version))
         return refuse(f"there is no such function in {modules}", "upgrade flashinfer-shim")
@@ -204,8 +209,9 @@ def _judge_unknown(
     return Judgement(Verdict.PENDING, reason, found, expected, "", row)
 
 
-def _unreadable(installed: Installed) -> str:
-    return f"the source files (.py) of {installed.package} are not there to be read"
+def sources_missing(package: Path) -> str:
+    """What there is to say of a package that lies in a zip, or in ``.pyc`` files alone."""
+    return f"the source files (.py) of {package} are not there to be read"
 
 
 def _rebound(facts: FunctionFacts) -> str:

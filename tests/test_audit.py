@@ -145,6 +145,9 @@ def test_a_command_is_run_and_its_report_goes_where_it_should(
     assert said == "said False"
     nobody = "No process has imported FlashInfer with flashinfer-shim loaded"
     assert f"{nobody}, or FLASHINFER_SHIM is off." in report, plain
+    idle = [*AUDIT, "--", sys.executable, "-c", "import flashinfer"]
+    found = run_child(None, args=idle, release="0.6.3").stdout.strip().splitlines()
+    assert found[-1] == "None of FlashInfer's functions that we patch was called.", found
     as_json = run_child(None, args=[*AUDIT, "--json", *command])
     assert (as_json.returncode, as_json.stderr) == (7, "said False\n"), as_json
     assert json.loads(as_json.stdout)["exit_status"] == 7

@@ -157,6 +157,9 @@ def test_sources_that_are_not_there_are_one_reason_and_one_line(
     child = run_child("import flashinfer", release=tree)
     (line,) = child.stderr.splitlines()
     assert reason in line
+    child = run_child(None, args=["-m", "shim", "coverage"], release=tree)
+    assert (child.returncode, child.stdout) == (2, "")
+    assert child.stderr == f"flashinfer-shim coverage: {reason}: install flashinfer-python again\n"
 
 
 def test_a_disabled_patch_does_not_count(run_child: RunChild, copy_release: CopyRelease) -> None:

@@ -119,7 +119,7 @@ def print_text(audit: Audit) -> None:
         print_table("", columns, [_row(audit, patch) for patch in audit.patches])
     else:
         print("None of FlashInfer's functions that we patch was called.")
-    if not audit.findings:
+    if audit.calls and not audit.findings:
         print("\nEach call that a compiled function makes is in its graph.")
     for finding in audit.findings:
         print()

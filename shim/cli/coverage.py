@@ -32,8 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the list. Return 0, or 2 if there is none."""
     try:
+        from ..contract import sources_missing
         from ..patches import FAMILIES, NAMES
         from ..settings import read
+        from ..upstream import module_file
         from .coverage_judging import judge
         from .coverage_report import as_json, print_text
         from .environment import ABSENT, INSTALL, Unreadable, look
@@ -43,6 +45,8 @@ def main(args: argparse.Namespace) -> int:
         package = look(os.environ).flashinfer
         if package is None:
             return _fail(f"{ABSENT}: {INSTALL}")
+        if module_file(package, "flashinfer") is None:
+            return _fail(f"{sources_missing(package)}: install flashinfer-python again")
         coverage = judge(package, sys.path, read(os.environ, NAMES, FAMILIES).policy)
     except (Unreadable, OSError) as error:
         return _fail(str(error))

@@ -151,13 +151,15 @@ def judge(
     if row is None and policy == "adapt" and facts is None and _gone(contract, releases):
         reason = f"there is no such function, as there is none in {releases[-1]} (adapt)"
         return Judgement(Verdict.NOT_NEEDED, reason, found, expected, "", None)
+    if facts is None and not installed.readable and (row is not None or policy == "adapt"):
+        return refuse(
+            sources_missing(installed.package), f"reinstall flashinfer-python=={installed.release}"
+        )
     if row is None:
         return _judge_unknown(contract, installed, facts, found, expected, policy, refuse)
     if facts is None:
         return refuse(
-            f"{row.module} has no such function"
-            if installed.readable
-            else sources_missing(installed.package),
+            f"{row.module} has no such function",
             f"reinstall flashinfer-python=={installed.release}",
         )
     if facts.signature == row.signature and facts.digest == row.digest:
@@ -187,10 +189,6 @@ def _judge_unknown(
         return refuse(
             f"release {installed.release} is not in the table of tested releases",
             "upgrade flashinfer-shim, or set FLASHINFER_SHIM_POLICY=adapt to patch what still fits",
-        )
-    if facts is None and not installed.readable:
-        return refuse(
-            sources_missing(installed.package), "install flashinfer-python with its .py files"
         )
     if facts is None:
         modules = ", ".join(contract.modules(installed.version))

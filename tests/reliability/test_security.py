@@ -87,6 +87,7 @@ CALLS_ANYWHERE: dict[str, dict[str, str]] = {
     },
     "execute": {
         "shim/opaque/binding.py": "a function with the parameters of one of FlashInfer's",
+        "shim/opaque/dispatch.py": "a function with as many parameters as one of FlashInfer's",
         "shim/opaque/kernel.py": "the kernel of an op, likewise",
         "shim/opaque/shadow.py": "FlashInfer's own functions, with other globals",
         "shim/late.py": "FlashInfer's own functions, as they were",

@@ -180,7 +180,7 @@ def test_nothing_is_put_in_a_process_that_is_not_asked_or_has_no_such_directory(
         from shim.opaque import dispatch
         print(json.dumps([
             "shim.audit" in sys.modules,
-            rmsnorm.__code__.co_filename == dispatch.__file__,
+            rmsnorm.__code__.co_filename.startswith(dispatch.__file__),
         ]))
         """
     child = run_child(code, release="0.6.3", env={"FLASHINFER_SHIM_AUDIT": "no/where"})

@@ -79,7 +79,8 @@ def _maker(number: int | None) -> Callable[..., Any]:
     names = ["*args", "**kwargs"] if number is None else [f"_{i}" for i in range(number)]
     source = _SOURCE.format(parameters=", ".join(names))
     namespace: dict[str, Any] = {"__name__": __name__}
-    exec(compile(source, "<flashinfer-shim, in place of a function>", "exec"), namespace)
+    # A name below our package, by which tracebacks and reports know whose code it is.
+    exec(compile(source, f"{__file__}, in place of a function", "exec"), namespace)
     made: Callable[..., Any] = namespace["made"]
     return made
 

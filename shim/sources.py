@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import io
 import re
@@ -192,9 +193,23 @@ class _Text:
         if owner:
             line = self._classes[owner].rebound(method) if self.block(name) else 0
             return line and line + (self._start(owner) or 0) + 1
-        again = _BINDING.format(name=re.escape(name))
-        match = re.compile(again, re.MULTILINE).search(self._text, self._offsets.get(name, 0))
-        return self._text.count("\n", 0, match.start()) + 1 if match else 0
+        offset = self._bindings.get(name, -1)
+        if offset < self._offsets.get(name, 0):
+            return 0
+        return self._text.count("\n", 0, offset) + 1
+
+    @functools.cached_property
+    def _bindings(self) -> Mapping[str, int]:
+        """By name, where the last statement at the left margin begins that binds it."""
+        found: dict[str, int] = {}
+        for match in _BINDING.finditer(self._text):
+            target, decorated, imported = match.groups()
+            if target is None:
+                names = [alias or name for name, alias in _IMPORTED.findall(imported)]
+                found.update(dict.fromkeys(names, match.start()))
+            elif target != decorated:
+                found[target] = match.start()
+        return found
 
     def _start(self, name: str) -> int | None:
         """The line, from 0, on which the last definition of a name starts."""
@@ -223,11 +238,12 @@ class _Text:
 
 _DEFINITION = re.compile(r"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)[ \t]*[(:]", re.MULTILINE)
 
-#: A statement at the left margin, below the definition.
-_BINDING = (
-    r"^{name}[ \t]*(?::[^=\n]*)?=(?!=)(?![ \t]*[\w.]+\(\s*{name}\s*[,)])"
-    r"|^from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*|[^(\n]*)\b{name}\b(?!\s+as\b)"
+_BINDING = re.compile(
+    r"^(?:(\w+)[ \t]*(?::[^=\n]*)?=(?!=)[ \t]*(?:[\w.]+\(\s*(\w+)\s*[,)])?"
+    r"|from[ \t]+[\w.]+[ \t]+import[ \t]*(\([^)]*|[^(\n]*))",
+    re.MULTILINE,
 )
+_IMPORTED = re.compile(r"(\w+)(?:\s+as\s+(\w+))?")
 
 
 def _hash(text: str) -> str:

@@ -55,9 +55,13 @@ def each_release(request: pytest.FixtureRequest) -> str:
     return version
 
 
-@pytest.fixture(params=releases.asked("0.5.0", "0.6.9", "0.6.13", "0.7.4"))
+@pytest.fixture(
+    params=releases.RELEASES
+    if releases.IS_WHOLE
+    else releases.asked("0.5.0", "0.6.9", "0.6.13", "0.7.4")
+)
 def each_signature(request: pytest.FixtureRequest) -> str:
-    """A release of each signature of ``fp4_quantize``, where no more than that can matter."""
+    """A release of each signature of ``fp4_quantize``, for what takes long."""
     version: str = request.param
     return version
 
@@ -88,6 +92,17 @@ def unknown_release(copy_release: CopyRelease) -> Path:
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Say what a test counted, as in docs/reliability.md: it is printed behind the results."""
     return partial(record_property, FIGURE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process goes through a file, whose tests may share a child; long files come first.
+
+    A long one that came last would leave the other process without work.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

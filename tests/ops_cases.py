@@ -19,8 +19,9 @@ import pytest
 import releases
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from ops_limits import TOO_LARGE
+from ops_limits import LARGE, TOO_LARGE
 from packaging.version import Version
+from releases import IS_CORE, IS_WHOLE
 
 from shim.contract import Row
 from shim.patches import PATCHES
@@ -60,6 +61,12 @@ CORE = (
     "trtllm_allreduce_fusion",
 )
 
+#: What ``torch.library.opcheck`` checks; to compile is its longest, which other tests do as well.
+OPCHECKS = (
+    *("test_schema", "test_autograd_registration", "test_faketensor"),
+    *["test_aot_dispatch_dynamic"] * IS_WHOLE,
+)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -73,14 +80,14 @@ class Plan:
         sizes: to compile it for.
         every: how many cases to step over.
         outputs: whether to compile it with outputs given too.
-        opcheck: whether torch is to check it: on the first release that has it, and on the last.
+        opcheck: what torch is to check of it, on the first release that has it and on the last.
     """
 
     module: str
     sizes: tuple[int, ...]
     every: int
     outputs: bool
-    opcheck: bool
+    opcheck: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -135,10 +142,12 @@ class World:
             sizes=SIZES if full and IS_WHOLE else SIZES[1:4],
             every=1 if full else 3,
             outputs=full,
-            opcheck=op not in TOO_LARGE
-            and (full or IS_WHOLE)
+            opcheck=OPCHECKS
+            if op not in TOO_LARGE
+            and (IS_WHOLE or (full and op not in LARGE))
             and place in (0, last)
-            and (not self.packages or self._needs_packages(op, row.module)),
+            and (not self.packages or self._needs_packages(op, row.module))
+            else (),
         )
 
     def _needs_packages(self, op: str, module: str) -> bool:
@@ -169,13 +178,8 @@ _WHOLE = (
     World(WITH_PACKAGES[-1], packages=True, arch="9.0a"),
     World(WITH_PACKAGES[-1], packages=True, arch="10.7a"),
 )
+#: The ends of the table, and what differs most between them.
 _ONE_RUN = ("0.5.0", "0.6.3", "0.6.18.post1+cute", "0.7.4", "0.7.4-sm9.0a")
-#: What one run goes through: the ends of the table, and what differs most between them; every
-#: world of the matrix where the variable says ``whole``; where it says ``core``, an op of each
-#: family on each release.
-MATRIX = "FLASHINFER_SHIM_TEST_MATRIX"
-IS_WHOLE = os.environ.get(MATRIX) == "whole"
-IS_CORE = os.environ.get(MATRIX) == "core"
 WORLDS = tuple(
     world
     for world in _WHOLE
@@ -228,35 +232,22 @@ def cases() -> list[Json]:
 
 
 def answers(world: World, shared: Path, *, shim: bool) -> Json:
-    """What the child of one side said. It runs once for all tests and all their processes."""
-    return _answers(world, shared, shim)
-
-
-@functools.cache
-def _answers(world: World, shared: Path, shim: bool) -> Json:
-    side = "with" if shim else "without"
-    kept = shared / f"{world}-{side}.json"
-    with releases.alone(shared / f"{world}-{side}.lock"):
-        if not kept.exists():
-            kept.write_text(json.dumps(_ask(world, shared / f"{world}-{side}", shim)))
-    found: Json = json.loads(kept.read_text())
-    if "failed" in found:
-        pytest.fail(found["failed"], pytrace=False)
+    """What the child of one side said. It runs once for all tests of a process."""
+    found = _answers(world, shared, shim)
+    if isinstance(found, str):
+        pytest.fail(found, pytrace=False)
     return found
 
 
-def _ask(world: World, scratch: Path, shim: bool) -> Json:
+@functools.cache
+def _answers(world: World, shared: Path, shim: bool) -> Json | str:
+    """The answers, or what a child said that failed."""
     plans = {name: asdict(plan) for name, plan in world.ops.items()}
-    child = run(
-        "ops_child.py",
-        ["with" if shim else "without"],
-        {"ops": plans, "cases": cases()},
-        world,
-        scratch,
-        shim=shim,
-    )
+    side = "with" if shim else "without"
+    request = {"ops": plans, "cases": cases()}
+    child = run("ops_child.py", [side], request, world, shared / f"{world}-{side}", shim=shim)
     if child.returncode != 0:
-        return {"failed": str(child)}
+        return str(child)
     answered: Json = child.json
     return answered
 

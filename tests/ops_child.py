@@ -360,7 +360,8 @@ def opcheck(subject: Subject, out: str | None) -> dict[str, str]:
         op, args, kwargs = _called(subject, Maker(_comparable), out)
     except Exception:  # upstream asks for FP8
         op, args, kwargs = _called(subject, Maker(making.on("cpu")), out)
-    found = torch.library.opcheck(op, args, kwargs, raise_exception=False)
+    tests = subject.plan["opcheck"]
+    found = torch.library.opcheck(op, args, kwargs, test_utils=tests, raise_exception=False)
     return {test: "" if said == "SUCCESS" else str(said) for test, said in found.items()}
 
 

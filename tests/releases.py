@@ -27,6 +27,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: What a run goes through: all that is declared on every release where the variable says ``whole``,
+#: an op of each family on each release where it says ``core``, else what differs most.
+_MATRIX = os.environ.get("FLASHINFER_SHIM_TEST_MATRIX")
+IS_WHOLE, IS_CORE = _MATRIX == "whole", _MATRIX == "core"
+
 _KNOWN = json.loads((ROOT / "shim" / "patches" / "releases.json").read_text(encoding="utf-8"))
 
 

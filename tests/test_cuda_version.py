@@ -47,10 +47,12 @@ TRACES = (
 )
 
 
-def test_every_copy_traces_with_us_and_none_without(run_child: RunChild, each_release: str) -> None:
-    without = run_child(TRACES, release=each_release, shim=False).json
+def test_every_copy_traces_with_us_and_none_without(
+    run_child: RunChild, each_signature: str
+) -> None:
+    without = run_child(TRACES, release=each_signature, shim=False).json
     assert {error[0] for error in without.values()} == {"Unsupported"}
-    answers = run_child(TRACES, release=each_release).json
+    answers = run_child(TRACES, release=each_signature).json
     assert answers == {name: [8.0 if "get_cuda" in name else 1.0] for name in answers}
     assert len(answers) == len(without) >= 4
 

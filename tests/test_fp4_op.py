@@ -9,6 +9,8 @@ import pytest
 import releases
 from conftest import RunChild
 
+pytestmark = pytest.mark.early
+
 TESTS = Path(__file__).parent
 
 PRELUDE = f"""
@@ -40,18 +42,20 @@ COMPILES = (
 
 
 def test_it_fails_without_us_and_compiles_whole_with_us(
-    run_child: RunChild, each_release: str
+    run_child: RunChild, each_signature: str
 ) -> None:
-    without = run_child(COMPILES, release=each_release, shim=False).json
+    without = run_child(COMPILES, release=each_signature, shim=False).json
     assert without["error"] is not None
     assert without["error"][0] == "Unsupported"
 
-    answer = run_child(COMPILES, release=each_release).json
+    answer = run_child(COMPILES, release=each_signature).json
     assert answer["error"] is None
     # One graph for all sizes, one for a batch of 1 and one for an empty one.
     assert len(answer["ops"]) <= 3
     for ops in answer["ops"]:
-        assert ops[0].startswith(f"flashinfer_shim.fp4_quantize.v{each_release.replace('.', '_')}_")
+        assert ops[0].startswith(
+            f"flashinfer_shim.fp4_quantize.v{each_signature.replace('.', '_')}_"
+        )
     for m, (x_q, sf) in zip(SIZES, answer["shapes"], strict=True):
         rows = -(-m // 128) * 128
         assert x_q == [[m, 128], [128, 1], "torch.uint8", "cuda"]

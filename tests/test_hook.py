@@ -63,7 +63,7 @@ def test_without_us_nothing_is_patched(run_child: RunChild) -> None:
 
 
 def test_no_reference_to_an_original_is_left_in_any_flashinfer_module(
-    run_child: RunChild, each_release: str
+    run_child: RunChild, each_signature: str
 ) -> None:
     child = run_child(
         """
@@ -84,7 +84,7 @@ def test_no_reference_to_an_original_is_left_in_any_flashinfer_module(
         ]
         print(json.dumps([len(ours), held(originals), held(ours)]))
         """,
-        release=each_release,
+        release=each_signature,
     )
     count, left, replaced = child.json
     assert count >= 20

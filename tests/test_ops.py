@@ -7,7 +7,6 @@ call returns. The children work through all ops of a release at once; a test loo
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,17 @@ from ops_limits import LATE, LIMITS
 
 from shim.patches.ops import OPS
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.early]
+
+
+def of_one_process(world: World, *op: str) -> Any:
+    """A parameter of a test: the children of a world answer in the process that goes through it."""
+    marks = pytest.mark.xdist_group(str(world))
+    return pytest.param(world, *op, id="-".join([str(world), *op]), marks=marks)
+
 
 EVERY_OP = pytest.mark.parametrize(
-    ("world", "op"),
-    [pytest.param(world, op, id=f"{world}-{op}") for world in WORLDS for op in world.ops],
+    ("world", "op"), [of_one_process(world, op) for world in WORLDS for op in world.ops]
 )
 
 #: The case that is the example itself.
@@ -53,11 +58,8 @@ def within_limits(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that all processes of this run of the tests have in common."""
-    base = tmp_path_factory.getbasetemp()
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ops"
-    directory.mkdir(exist_ok=True)
-    return directory
+    """The directory of the children, which run once for all tests of their world."""
+    return tmp_path_factory.mktemp("ops")
 
 
 def without_us(world: World, op: str, shared: Path) -> Json:
@@ -243,7 +245,7 @@ def test_what_it_writes_into_is_seen_by_compiler_and_caller(
 @pytest.mark.parametrize(
     ("world", "op"),
     [
-        pytest.param(world, op, id=f"{world}-{op}")
+        of_one_process(world, op)
         for world in WORLDS
         for op, plan in world.ops.items()
         if plan.opcheck
@@ -258,7 +260,7 @@ def test_opcheck_passes(world: World, op: str, shared: Path) -> None:
         assert failed == {}
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
+@pytest.mark.parametrize("world", map(of_one_process, WORLDS))
 def test_nothing_is_left_behind(world: World, shared: Path) -> None:
     left = ops_cases.answers(world, shared, shim=True)["left behind"]
     assert left == {"kept": [], "filled": []}

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 from conftest import CopyRelease, RunChild
-from releases import ROOT
+from releases import IS_WHOLE, ROOT
 
 from shim.patches import FAMILIES, NAMES
 from shim.proof.examples import SIZES, choose
+
+pytestmark = pytest.mark.early
 
 PROVE = ("-m", "shim", "prove")
 
 
 # `make demo` runs it on 0.6.3.
-@pytest.mark.parametrize("release", ["0.6.18.post1", "0.7.4"])
+@pytest.mark.parametrize("release", [*["0.6.18.post1"] * IS_WHOLE, "0.7.4"])
 def test_every_call_fails_without_us_and_passes_with_us(
     release: str, run_child: RunChild, tmp_path: Path
 ) -> None:

@@ -69,9 +69,9 @@ OPINIONS = (
 
 
 def test_the_shadow_agrees_with_the_written_fake_and_leaves_nothing_behind(
-    run_child: RunChild, each_release: str
+    run_child: RunChild, each_signature: str
 ) -> None:
-    differ, kept, cached, loaded = run_child(OPINIONS, release=each_release).json
+    differ, kept, cached, loaded = run_child(OPINIONS, release=each_signature).json
     assert differ == []
     assert kept == []
     assert cached == 0

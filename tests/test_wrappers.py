@@ -1,4 +1,4 @@
-"""Methods of FlashInfer's attention wrappers as ops, on every release of the matrix.
+"""Methods of FlashInfer's attention wrappers as ops: in one run on the ends of the matrix.
 
 Kernels do nothing, so plans are made and methods run on CPU tensors: upstream's own Python tells
 what a call returns, and our fakes have to say the same.
@@ -19,6 +19,8 @@ from conftest import RunChild
 from packaging.version import Version
 
 from shim.patches.ops import OPS
+
+pytestmark = pytest.mark.early
 
 CHILD = Path(__file__).with_name("wrappers_child.py")
 
@@ -49,18 +51,15 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 #: What a cell of the matrix of versions tries; see ``cells``.
 CORE = ("BatchDecodeWithPagedKVCacheWrapper.run",)
 
-#: Releases on which those are tried that need no packages; see ``ops_cases.MATRIX``.
-TRIED = (
-    releases.RELEASES
-    if ops_cases.IS_WHOLE
-    else releases.asked("0.5.0", "0.6.3", "0.6.18.post1", "0.7.4")
-)
+#: Releases on which those are tried that need no packages; see ``releases.IS_WHOLE``.
+TRIED = releases.RELEASES if releases.IS_WHOLE else releases.asked("0.5.0", "0.7.4")
 #: Releases and cards on which those are tried that need NVIDIA's packages.
 PACKAGED = (
-    *((release, "10.0a") for release in ops_cases.WITH_PACKAGES),
+    *((release, "10.0a") for release in ops_cases.WITH_PACKAGES[-2:]),
+    *((release, "10.0a") for release in ops_cases.WITH_PACKAGES[:-2] if releases.IS_WHOLE),
     # Tile schedulers' methods were changed in each.
-    *((release, "10.0a") for release in ("0.7.0", "0.7.1", "0.7.2") if ops_cases.IS_WHOLE),
-    *(("0.7.4", arch) for arch in ("12.0f", *["10.7a"] * ops_cases.IS_WHOLE)),
+    *((release, "10.0a") for release in ("0.7.0", "0.7.1", "0.7.2") if releases.IS_WHOLE),
+    *(("0.7.4", arch) for arch in ("12.0f", *["10.7a"] * releases.IS_WHOLE)),
 )
 
 
@@ -80,7 +79,7 @@ def asked(release: str, arch: str = "") -> list[tuple[str, dict[str, Any]]]:
         and bool(op.arch or op.requires) == bool(arch)
         and ops_cases.CONTRACTS[name].row_for(version)
     ]
-    if ops_cases.IS_CORE:
+    if releases.IS_CORE:
         names = [n for n in names if n in CORE]
     if arch:
         names = [n for n in names if (OPS[n].arch or "10.0") == arch.rstrip("af")]

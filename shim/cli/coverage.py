@@ -38,13 +38,13 @@ def main(args: argparse.Namespace) -> int:
         from ..upstream import module_file
         from .coverage_judging import judge
         from .coverage_report import as_json, print_text
-        from .environment import ABSENT, INSTALL, Unreadable, look
+        from .environment import NOT_INSTALLED, Unreadable, look
     except ImportError as error:
         return _fail(f"this Python ({sys.executable}) cannot import {error.name}, which we need")
     try:
         package = look(os.environ).flashinfer
         if package is None:
-            return _fail(f"{ABSENT}: {INSTALL}")
+            return _fail(NOT_INSTALLED)
         if module_file(package, "flashinfer") is None:
             return _fail(f"{sources_missing(package)}: install flashinfer-python again")
         coverage = judge(package, sys.path, read(os.environ, NAMES, FAMILIES).policy)

@@ -19,6 +19,8 @@ from ..upstream import COMPANIONS, DISTRIBUTIONS, distribution_version
 ABSENT = "FlashInfer is not installed in this environment"
 #: What to do about it.
 INSTALL = f"pip install {DISTRIBUTIONS[0]}"
+#: Both, where a command ends with them.
+NOT_INSTALLED = f"{ABSENT}: {INSTALL}"
 
 
 class Unreadable(Exception):

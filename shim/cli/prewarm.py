@@ -16,7 +16,7 @@ from ..patches import FAMILIES, NAMES, PATCHES
 from ..settings import read
 from ..talking import events, started
 from ..toolchain import finding
-from .environment import ABSENT, INSTALL
+from .environment import NOT_INSTALLED
 from .prewarm_progress import Progress, progress
 from .prewarm_report import Run, as_json, exit_status, print_text
 
@@ -101,7 +101,7 @@ def _missing(environ: Mapping[str, str]) -> str:
             "bin/nvcc"
         )
     if find_spec("flashinfer") is None:
-        return f"{ABSENT}: {INSTALL}"
+        return NOT_INSTALLED
     return ""
 
 

@@ -16,7 +16,7 @@ from ..proof.children import ask
 from ..proof.examples import choose
 from ..proof.rows import Row, as_json, describe, make_row, proved
 from ..records import counted
-from .environment import ABSENT, INSTALL
+from .environment import NOT_INSTALLED
 from .table import paragraph, print_table
 
 
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
         print("flashinfer-shim prove: --all is given, and names; give one of them", file=sys.stderr)
         return 2
     if find_spec("flashinfer") is None:
-        print(f"flashinfer-shim prove: {ABSENT}: {INSTALL}", file=sys.stderr)
+        print(f"flashinfer-shim prove: {NOT_INSTALLED}", file=sys.stderr)
         return 1
     wanted = choose(args.names, everything=args.all)
     progress = _Progress()

@@ -55,7 +55,7 @@ demo: .venv-demo/.ready
 
 test: .venv/.ready
 	.venv/bin/python tests/releases.py
-	.venv/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all:
 	FLASHINFER_SHIM_TEST_MATRIX=whole $(MAKE) test

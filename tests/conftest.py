@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import children
 import pytest
 import releases
+from xdist.scheduler import LoadFileScheduling
 
 FIGURE = "figure"
 
@@ -94,15 +96,24 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
     return partial(record_property, FIGURE)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process goes through a file, whose tests may share a child; long files come first.
+class ByChild(LoadFileScheduling):
+    """Tests that share a child run in one process: those of a file, in test_ops of a world."""
 
-    A long one that came last would leave the other process without work.
-    """
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        world = re.search(r"(?<=\[)[^]-]*", nodeid) if file.endswith("test_ops.py") else None
+        return f"{file} {world[0]}" if world else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByChild | None:
+    """Of ``--dist loadfile``; others are xdist's own."""
+    return ByChild(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first: one that came last would leave a process without work."""
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -99,7 +99,7 @@ class World:
     arch: str = "10.0a"
 
     def __str__(self) -> str:
-        told = "" if self.arch == World.arch else f"-sm{self.arch}"
+        told = "" if self.arch == World.arch else f"+sm{self.arch}"
         return f"{self.release}{'+cute' if self.packages else ''}{told}"
 
     @functools.cached_property
@@ -179,7 +179,7 @@ _WHOLE = (
     World(WITH_PACKAGES[-1], packages=True, arch="10.7a"),
 )
 #: The ends of the table, and what differs most between them.
-_ONE_RUN = ("0.5.0", "0.6.3", "0.6.18.post1+cute", "0.7.4", "0.7.4-sm9.0a")
+_ONE_RUN = ("0.5.0", "0.6.3", "0.6.18.post1+cute", "0.7.4", "0.7.4+sm9.0a")
 WORLDS = tuple(
     world
     for world in _WHOLE

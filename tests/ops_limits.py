@@ -43,6 +43,7 @@ LARGE = frozenset(
         "minimax_h3_fc1_swiglu_nvfp4",
         "minimax_h3_mlp",
         "minimax_h3_mlp_mxfp8",
+        "minimax_h3_mlp_nvfp4",
     }
 )
 

@@ -20,15 +20,9 @@ from shim.patches.ops import OPS
 
 pytestmark = [pytest.mark.core, pytest.mark.early]
 
-
-def of_one_process(world: World, *op: str) -> Any:
-    """A parameter of a test: the children of a world answer in the process that goes through it."""
-    marks = pytest.mark.xdist_group(str(world))
-    return pytest.param(world, *op, id="-".join([str(world), *op]), marks=marks)
-
-
 EVERY_OP = pytest.mark.parametrize(
-    ("world", "op"), [of_one_process(world, op) for world in WORLDS for op in world.ops]
+    ("world", "op"),
+    [pytest.param(world, op, id=f"{world}-{op}") for world in WORLDS for op in world.ops],
 )
 
 #: The case that is the example itself.
@@ -245,7 +239,7 @@ def test_what_it_writes_into_is_seen_by_compiler_and_caller(
 @pytest.mark.parametrize(
     ("world", "op"),
     [
-        of_one_process(world, op)
+        pytest.param(world, op, id=f"{world}-{op}")
         for world in WORLDS
         for op, plan in world.ops.items()
         if plan.opcheck
@@ -260,7 +254,7 @@ def test_opcheck_passes(world: World, op: str, shared: Path) -> None:
         assert failed == {}
 
 
-@pytest.mark.parametrize("world", map(of_one_process, WORLDS))
+@pytest.mark.parametrize("world", WORLDS, ids=str)
 def test_nothing_is_left_behind(world: World, shared: Path) -> None:
     left = ops_cases.answers(world, shared, shim=True)["left behind"]
     assert left == {"kept": [], "filled": []}

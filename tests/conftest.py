@@ -96,7 +96,7 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
     return partial(record_property, FIGURE)
 
 
-class ByChild(LoadFileScheduling):
+class ByChild(LoadFileScheduling):  # type: ignore[misc]
     """Tests that share a child run in one process: those of a file, in test_ops of a world."""
 
     def _split_scope(self, nodeid: str) -> str:

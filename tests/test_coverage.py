@@ -17,7 +17,7 @@ import pytest
 from check_command import check
 from children import Child
 from conftest import CopyRelease, RunChild
-from releases import ROOT, cuda_packages, path
+from releases import IS_WHOLE, ROOT, cuda_packages, path
 
 from shim.cli.coverage_rules import apart, family
 from shim.cli.coverage_sources import Definition
@@ -197,7 +197,7 @@ class Real:
     imported: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=["0.5.0", "0.6.3", "0.6.18.post1", "0.7.4"])
+@pytest.fixture(scope="module", params=[*["0.5.0", "0.6.18.post1"] * IS_WHOLE, "0.6.3", "0.7.4"])
 def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Real:
     run = functools.partial(children.run_child, scratch=tmp_path_factory.mktemp("real"))
     report = ask(run, release=request.param)

@@ -28,8 +28,8 @@ INSTALL = -m pip --disable-pip-version-check -qq install --no-compile
 PIN = -c constraints.txt
 
 SHELL := /bin/sh
-.PHONY: demo test test-all reliability matrix bench bench-docs bench-quick lint radar release wheel \
-    audit clean
+.PHONY: demo test test-all releases reliability matrix bench bench-docs bench-quick lint radar \
+    release wheel audit clean
 .DELETE_ON_ERROR:
 
 # --- make demo ------------------------------------------------------------------------------------
@@ -53,23 +53,24 @@ demo: .venv-demo/.ready
 
 # --- make test, make lint -------------------------------------------------------------------------
 
-test: .venv/.ready
-	.venv/bin/python tests/releases.py
+test: releases
 	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all:
 	FLASHINFER_SHIM_TEST_MATRIX=whole $(MAKE) test
 
 # One after the other: some count processes, memory and files of the machine.
-reliability: .venv/.ready
+reliability: releases
 	.venv/bin/python $(INSTALL) $(PIN) -e ".[reliability]"
-	.venv/bin/python tests/releases.py
 	.venv/bin/python -m pytest tests/reliability -m "" $(ARGS)
 
 # Wants each Python of the matrix on PATH.
-matrix: .venv/.ready
-	.venv/bin/python tests/releases.py
+matrix: releases
 	.venv/bin/nox $(ARGS)
+
+# Of FlashInfer, for the tests.
+releases: .venv/.ready
+	.venv/bin/python tests/releases.py
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

@@ -83,10 +83,9 @@ class Kernels:
         return True
 
     def _load(self, load: Loaded) -> None:
+        # Without a lock, which a fork might leave held.
         this = object()
-        if (
-            self._tried.setdefault(str(load), this) is not this
-        ):  # no lock: a fork might leave it held
+        if self._tried.setdefault(str(load), this) is not this:
             return
         # A fault is left to the real call, which says it better.
         try:

@@ -97,7 +97,7 @@ class Gate:
             return
         environ[SAID] = f"{said},gate"
         try:
-            sys.stderr.write(f"flashinfer-shim: {line}\n")
+            sys.stderr.write(f"flashinfer-shim: {' '.join(line.split())}\n")
         except Exception:
             return
 

@@ -244,7 +244,7 @@ def status() -> tuple[Record, ...]:
     known = _process.ledger.records()
     if known:
         engine = sys.modules.get(f"{__package__}.patches.engine")
-        stood_aside = engine.stood_aside if engine else {}
+        stood_aside: dict[str, str] = getattr(engine, "stood_aside", {})
         return tuple(records.since_met(record, stood_aside.get(record.patch)) for record in known)
     if _package() is None:
         reason, action = "FlashInfer has not been imported in this process", ""

@@ -80,7 +80,7 @@ def since_met(record: Record, reason: str | None) -> Record:
     return replace(
         record,
         verdict=Verdict.REFUSED,
-        reason=f"FlashInfer's own function is what is compiled: {reason}",
+        reason=f"a compiler that met it got no op: {reason}",
         action="start the process again",
     )
 

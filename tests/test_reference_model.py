@@ -138,3 +138,21 @@ def test_the_reference_computes_what_the_kernel_computes(
         codes, byte = model(list(x[0].float().numpy()), F32(scale), ue8m0=ue8m0)
     assert formats.unpack_e2m1(x_q)[0].tolist() == codes
     assert int(sf) == byte
+
+
+def test_an_infinite_element_meets_a_factor_that_is_flushed() -> None:
+    """-1.0 is brought back to -inf and meets a factor that is subnormal: their product is NaN."""
+    scale, values = 2.496695581440417e-36, [0.0] * 15 + [-1.0]
+    x_q, sf = quantize_fp4(
+        torch.tensor([values]).to(torch.float8_e4m3fn),
+        torch.tensor([scale]),
+        sf_vec_size=16,
+        sf_use_ue8m0=False,
+        is_sf_swizzled_layout=False,
+        is_sf_8x4_layout=False,
+        padded_columns=True,
+    )
+    with np.errstate(all="ignore"):
+        codes, byte = fp8_block([F32(value) for value in values], F32(scale), ue8m0=False)
+    assert formats.unpack_e2m1(x_q)[0].tolist() == codes == [0] * 15 + [7]
+    assert int(sf) == byte

@@ -190,7 +190,7 @@ def _quantize_blocks(blocks: Tensor, scale: Tensor, *, sf_use_ue8m0: bool) -> tu
         stored = formats.decode_e4m3(sf)
 
     if is_float8:
-        factor = scale * _reciprocal(stored)
+        factor = _flush(scale * _reciprocal(stored))
         is_zero = wanted == 0
     else:
         factor = _reciprocal(stored * _reciprocal(scale))

@@ -6,7 +6,6 @@ The builders are named, and imported only when a module that they patch has been
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from collections.abc import Callable, Mapping
@@ -82,9 +81,12 @@ class Patch(NamedTuple):
 
         Without the contracts, whose table may be gone by then, the function alone.
         """
-        with contextlib.suppress(Exception):
-            module = module or self.contract.modules(None)[0]
-        return f"{module}:{self.function}" if module else self.function
+        if not module:
+            try:
+                module = self.contract.modules(None)[0]
+            except Exception:
+                return self.function
+        return f"{module}:{self.function}"
 
     def left_out(self, settings: Settings) -> str:
         """Why the user does not want it, empty if he does."""

@@ -175,16 +175,21 @@ def test_nothing_is_put_in_a_process_that_is_not_asked_or_has_no_such_directory(
     run_child: RunChild,
 ) -> None:
     code = """
-        import json, sys
+        import inspect, json, sys
         from flashinfer import rmsnorm
         from shim.opaque import dispatch
+        # As tracebacks, debuggers and coverage look for it: by file and line.
+        source = inspect.getsource(rmsnorm.__code__).split("\\n")
         print(json.dumps([
             "shim.audit" in sys.modules,
-            rmsnorm.__code__.co_filename.startswith(dispatch.__file__),
+            rmsnorm.__code__.co_filename == dispatch.__file__,
+            source[0].strip(),
+            source[-2].strip(),
         ]))
         """
     child = run_child(code, release="0.6.3", env={"FLASHINFER_SHIM_AUDIT": "no/where"})
-    assert child.json == [False, True], child
+    template = ["def replacement({parameters}):", "return _untraced({parameters})"]
+    assert child.json == [False, True, *template], child
     (line,) = child.stderr.splitlines()
     assert "FLASHINFER_SHIM_AUDIT='no/where' is not a directory that exists: make it" in line
 

@@ -178,7 +178,11 @@ def disabled() -> Iterator[None]:
         _begin(block)
         yield
     finally:
-        _end(block)
+        try:
+            _end(block)
+        except BaseException:
+            _end(block)  # it may have been interrupted before it began
+            raise
 
 
 def _begin(block: object) -> None:

@@ -449,10 +449,12 @@ def test_ten_patched_functions_compiled_one_by_one_do_not_reach_the_recompile_li
 
 def test_a_module_that_is_reloaded_or_imported_again_is_patched_again(run_child: RunChild) -> None:
     child = run_child(
-        """
+        f"""
         import importlib, json, sys
-        import flashinfer, shim
+        sys.path.append({str(TESTS)!r})
+        import child_side, flashinfer, shim, torch
         answers = []
+        earlier = flashinfer.fp4_quantize
         before = [r.verdict for r in shim.status()]
         def look():
             module = sys.modules["flashinfer.fp4_quantization"]
@@ -461,15 +463,20 @@ def test_a_module_that_is_reloaded_or_imported_again_is_patched_again(run_child:
         look()
         importlib.reload(sys.modules["flashinfer.fp4_quantization"])
         look()
+        # A copy that was made before may be the first of which there is an op.
+        with child_side.fake_cuda():
+            x = torch.empty(32, 256, dtype=torch.bfloat16, device="cuda")
+            scale = torch.empty(1, device="cuda")
+            copied = child_side.error_of(lambda: earlier(x, scale))
         for name in [n for n in sys.modules if n.split(".")[0] == "flashinfer"]:
             del sys.modules[name]
         import flashinfer
         look()
-        print(json.dumps(answers))
+        print(json.dumps([answers, copied]))
         """,
         release="0.6.3",
     )
-    assert child.json == [True] * 6
+    assert child.json == [[True] * 6, None]
     assert child.stderr == ""
 
 

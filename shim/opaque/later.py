@@ -38,21 +38,20 @@ class Later:
     def __init__(self, load: Load) -> None:
         self._load = load
         self.traced: Any = None
-        self._maker: int | None = None
 
     def make(self) -> None:
         """Make it, if that is not done; may raise, and then it is not."""
-        this = threading.get_ident()  # after a fork nobody may be left who makes it
-        if self.traced is not None or self._maker == this:  # it asks for its own op by name
+        global _maker
+        if self.traced is not None:
             return
         define = self._load()
         with lock:
             if self.traced is None:  # no other thread was here first
-                self._maker = this
+                before, _maker = _maker, threading.get_ident()
                 try:
                     self.traced = define()
                 finally:
-                    self._maker = None
+                    _maker = before
 
 
 class _Namespace(_OpNamespace):
@@ -69,6 +68,8 @@ class _Namespace(_OpNamespace):
 #: By the name of an op, what makes it.
 _promised: dict[str, Later] = {}
 _made: set[str] = set()
+#: The thread that defines an op. Not whether there is one: after a fork nobody may be left.
+_maker: int | None = None
 
 
 def promised(name: str, load: Load, *, at_once: bool) -> Later:
@@ -117,7 +118,9 @@ def all_promised() -> list[str]:
 
 def _keep(name: str) -> None:
     later = _promised.get(name)
-    if later is not None:
+    # What defines an op asks for it by name: for its own, though a reloaded module has promised it
+    # anew since.
+    if later is not None and _maker != threading.get_ident():
         later.make()
 
 

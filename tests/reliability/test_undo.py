@@ -186,6 +186,7 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
         thread.join()
         overlap.append(ours())
     # Ctrl-C while a block that ends waits for what a thread compiles: the patches are in.
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has none
     compiling, done = threading.Event(), threading.Event()
     def backend(graph, inputs):
         compiling.set()

@@ -130,7 +130,11 @@ def deactivate() -> None:
     holds, such as a class attribute, go on being ops where they are compiled.
     """
     with no_compilation(), _lock:
-        _stand_down()
+        try:
+            _stand_down()
+        except BaseException:
+            _stand_down()  # not half of it
+            raise
 
 
 def _stand_down() -> None:
@@ -141,8 +145,7 @@ def _stand_down() -> None:
 
         switching.take_out(_process.patches())
         _process.resting = _process.patches()
-        _process.in_force = {}
-        _process.earlier = []
+        _process.in_force, _process.earlier = {}, []
     watching = sys.modules.get(f"{__package__}.patches.jit_watch")
     if watching is not None:  # it has replaced a function of torch's, too
         watching.withdraw()

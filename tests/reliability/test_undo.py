@@ -208,18 +208,27 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
             threads[1].start()
     except KeyboardInterrupt:
         interrupted = ours()
-    # And just as it ends, before it has begun to.
-    def just_then(frame, event, argument):
-        if frame.f_code is hook._end.__code__:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-    try:
-        with shim.disabled():
-            sys.settrace(just_then)
-    except KeyboardInterrupt:
-        interrupted += ours()
     done.set()
     for thread in threads: thread.join()
+    # Just as a block ends, before it has begun to.
+    def interrupt_at(function):
+        def just_then(frame, event, argument):
+            if frame.f_code is function.__code__:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        sys.settrace(just_then)
+    try:
+        with shim.disabled():
+            interrupt_at(hook._end)
+    except KeyboardInterrupt:
+        interrupted += ours()
+    # While functions are put back: all of them are.
+    try:
+        interrupt_at(shim.apply.withdraw)
+        shim.deactivate()
+    except KeyboardInterrupt:
+        interrupted += [*ours(), "applied" in verdicts().values()]
+    shim.activate()
     # deactivate() within a block has the last word.
     with shim.disabled():
         shim.deactivate()
@@ -268,7 +277,7 @@ def test_a_function_that_is_compiled_on_both_sides_has_a_graph_for_each(
     assert counts[1:] == [counts[1]] * 5
     assert overlap == [[False, False], [False, False], [True, True], [False, False]]
     assert anew == ["flashinfer.norm:rmsnorm", "flashinfer:rmsnorm"]
-    assert interrupted == [True] * 4
+    assert interrupted == [True] * 4 + [False] * 3
     assert before > 200
     assert lost == [[]] * 8
     assert kept == 0

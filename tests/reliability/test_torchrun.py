@@ -133,7 +133,12 @@ def test_a_rank_that_hangs_is_named_and_the_others_do_not_wait_for_ever(
 
 
 @pytest.mark.long
-def test_a_rank_without_us_is_told_by_torchrun(fleet: Fleet) -> None:
-    child = fleet([path("0.6.3")])
+def test_a_rank_without_us_is_told_by_torchrun(fleet: Fleet, tmp_path: Path) -> None:
+    file(
+        tmp_path / "without" / "sitecustomize.py",
+        "import os, sys\n"
+        "sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, 'shim'))]\n",
+    )
+    child = fleet([tmp_path / "without", path("0.6.3")])
     assert child.returncode == 1
     assert "No module named shim" in child.stderr

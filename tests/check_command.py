@@ -115,6 +115,16 @@ def file(path: Path, text: str = "") -> Path:
     return path
 
 
+def without_us(folder: Path) -> Path:
+    """A directory that keeps a process which has it first on its path from an installed copy."""
+    file(
+        folder / "sitecustomize.py",
+        "import os, sys\n"
+        "sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, 'shim'))]\n",
+    )
+    return folder
+
+
 def dist_info(folder: Path, name: str, version: str) -> None:
     """Metadata of a distribution in ``folder``."""
     file(

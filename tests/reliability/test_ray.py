@@ -11,6 +11,7 @@ from textwrap import dedent
 from types import SimpleNamespace
 
 import pytest
+from check_command import without_us
 from children import Child
 from conftest import RunChild
 from releases import ROOT, path
@@ -109,7 +110,7 @@ def test_check_ray_tells_of_every_node_and_of_what_differs(
     shutil.copytree(ROOT / "shim", other / "shim", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "sitecustomize.py", other)
     init = other / "shim" / "__init__.py"
-    init.write_text(init.read_text().replace('__version__ = "', '__version__ = "9.'))
+    init.write_text(init.read_text().replace('\n__version__ = "', '\n__version__ = "9.'))
     found = in_ray(
         f"""
         with cluster(WITH, WITH) as (made, nodes):
@@ -121,7 +122,7 @@ def test_check_ray_tells_of_every_node_and_of_what_differs(
             nodes.append(add(made, [{str(other)!r}, OLD]))
             version = check(made)
             made.remove_node(nodes.pop())
-            nodes.append(add(made, [OLD]))
+            nodes.append(add(made, [{str(without_us(tmp_path / "without"))!r}, OLD]))
             without = check(made)
             job = {{"runtime_env": {{"env_vars": {{"PYTHONPATH": os.pathsep.join(WITH)}}}}}}
             as_job = check(made, RAY_JOB_CONFIG_JSON_ENV_VAR=json.dumps(job))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from check_command import file
+from check_command import file, without_us
 from children import Child
 from conftest import RunChild
 from releases import ROOT, path
@@ -134,11 +134,6 @@ def test_a_rank_that_hangs_is_named_and_the_others_do_not_wait_for_ever(
 
 @pytest.mark.long
 def test_a_rank_without_us_is_told_by_torchrun(fleet: Fleet, tmp_path: Path) -> None:
-    file(
-        tmp_path / "without" / "sitecustomize.py",
-        "import os, sys\n"
-        "sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, 'shim'))]\n",
-    )
-    child = fleet([tmp_path / "without", path("0.6.3")])
+    child = fleet([without_us(tmp_path / "without"), path("0.6.3")])
     assert child.returncode == 1
     assert "No module named shim" in child.stderr

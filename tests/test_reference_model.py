@@ -124,35 +124,29 @@ def test_the_reference_computes_what_the_kernel_computes(
     size = 32 if ue8m0 else 16
     values = torch.tensor([data.draw(elements(size))], dtype=torch.float64)
     x = (values * 2.0**shift).to(torch.float32).to(dtype)
+    like_the_model(x, scale, ue8m0=ue8m0)
+
+
+def like_the_model(x: torch.Tensor, scale: float, *, ue8m0: bool) -> list[int]:
+    """Both quantize ``x``, (1, 16) or (1, 32), to the same bits; its codes."""
     x_q, sf = quantize_fp4(
         x,
         torch.tensor([scale]),
-        sf_vec_size=size,
+        sf_vec_size=x.shape[1],
         sf_use_ue8m0=ue8m0,
         is_sf_swizzled_layout=False,
         is_sf_8x4_layout=False,
         padded_columns=True,
     )
-    model = fp8_block if dtype == torch.float8_e4m3fn else fp16_block
+    model = fp8_block if x.dtype == torch.float8_e4m3fn else fp16_block
     with np.errstate(all="ignore"):
         codes, byte = model(list(x[0].float().numpy()), F32(scale), ue8m0=ue8m0)
     assert formats.unpack_e2m1(x_q)[0].tolist() == codes
     assert int(sf) == byte
+    return codes
 
 
 def test_an_infinite_element_meets_a_factor_that_is_flushed() -> None:
     """-1.0 is brought back to -inf and meets a factor that is subnormal: their product is NaN."""
-    scale, values = 2.496695581440417e-36, [0.0] * 15 + [-1.0]
-    x_q, sf = quantize_fp4(
-        torch.tensor([values]).to(torch.float8_e4m3fn),
-        torch.tensor([scale]),
-        sf_vec_size=16,
-        sf_use_ue8m0=False,
-        is_sf_swizzled_layout=False,
-        is_sf_8x4_layout=False,
-        padded_columns=True,
-    )
-    with np.errstate(all="ignore"):
-        codes, byte = fp8_block([F32(value) for value in values], F32(scale), ue8m0=False)
-    assert formats.unpack_e2m1(x_q)[0].tolist() == codes == [0] * 15 + [7]
-    assert int(sf) == byte
+    x = torch.tensor([[0.0] * 15 + [-1.0]]).to(torch.float8_e4m3fn)
+    assert like_the_model(x, 2.496695581440417e-36, ue8m0=False) == [0] * 15 + [7]
